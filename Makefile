@@ -1,0 +1,68 @@
+# Everything happens in .venv, made on first use from pyproject.toml and constraints.txt.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKERS ?= 2
+PIP := pip==26.3# the pip of Python 3.11 knows neither --group nor --build-constraint
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: help install demo test e2e cov check docs stubs bench clean
+
+help:
+	@echo 'make demo    a federation of five silos on this machine, over mTLS, on real data'
+	@echo 'make test    every test          make e2e    those with processes and sockets only'
+	@echo 'make check   format, lint, types, import arrows, stubs, protos, spelling'
+	@echo 'make cov     every test with branch coverage'
+	@echo 'make docs    links and commands named in the documentation exist'
+	@echo 'make stubs   regenerate services/wire/v1 from proto/'
+	@echo 'make bench   masking and round benchmarks, one line of JSON each'
+	@echo 'make clean   remove .venv and caches; runs/ stays'
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, this is {v}: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet '$(PIP)'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
+		--group test --group check --editable '.[demo]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/secagg demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+e2e: $(INSTALLED)
+	$(BIN)/python -m pytest -m e2e
+
+cov: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_stubs.py --check
+	$(BIN)/buf lint
+	$(BIN)/codespell
+
+docs: $(INSTALLED)
+	$(BIN)/python tools/check_docs.py
+
+stubs: $(INSTALLED)
+	$(BIN)/python tools/generate_stubs.py
+
+bench: $(INSTALLED)
+	$(BIN)/python -m bench masking --json
+	$(BIN)/python -m bench round --silos 10 --dim 1000000 --json
+
+clean:
+	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

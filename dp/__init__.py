@@ -1,0 +1,1 @@
+"""Privacy arithmetic: plans, accountants, mechanisms and the ledger arrive here in a later release."""
