@@ -1,0 +1,1 @@
+"""Federated learning whose coordinator only ever sees sums."""

@@ -1,0 +1,51 @@
+"""What can go wrong in federated learning, each with its own class.
+
+    LearningError
+    ├── PlanError              a training plan's field is missing, unknown or out of range
+    ├── SpecMismatchError      two parties do not mean the same model, plan or vector
+    ├── NonFiniteUpdateError   a NaN or an infinity where only numbers may pass
+    ├── WeightError            a silo's weight or sample count is unusable
+    ├── SchemaError            the feature schema is wrong, or a file does not fit it
+    ├── DataError              the data cannot be used as they are
+    ├── VariateLostError       a silo's control variate is not the one the run counts on
+    └── RunStateError          a run was asked for something that its state does not allow
+
+A message says what was expected, what came and what to do. It never holds an update, a weight or
+a sample count: these errors travel to logs and to the coordinator.
+"""
+
+
+class LearningError(Exception):
+    """Anything that this package refuses."""
+
+
+class PlanError(LearningError):
+    """A training plan's field is missing, unknown or out of range."""
+
+
+class SpecMismatchError(LearningError):
+    """Two parties do not mean the same model, plan or vector."""
+
+
+class NonFiniteUpdateError(LearningError):
+    """A NaN or an infinity where only numbers may pass."""
+
+
+class WeightError(LearningError):
+    """A silo's weight or sample count is unusable."""
+
+
+class SchemaError(LearningError):
+    """The feature schema is wrong, or a file does not fit it."""
+
+
+class DataError(LearningError):
+    """The data cannot be used as they are."""
+
+
+class VariateLostError(LearningError):
+    """A silo's control variate is not the one the run counts on."""
+
+
+class RunStateError(LearningError):
+    """A run was asked for something that its state does not allow."""

@@ -1,0 +1,141 @@
+"""The run's state: every tensor that the server step or the next round reads, as canonical bytes.
+
+Its hash binds a round (protocol.md 3.2), so equal states must be equal bytes on every machine:
+sorted names, little-endian data, nothing optional. Names are namespaced:
+
+    model/<parameter>       the model, in its own dtypes
+    server_variate          SCAFFOLD's c, flat float64
+    preprocess/mean, /scale the released feature statistics
+    range/<segment>         the clip range of a bulk segment, float64, shape ()
+    run/seats               the seats enrolled at the run's start, int64, sorted; N is their number
+    run/last_round          for each of them the last training round it survived, 0 for none
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from fl.errors import SpecMismatchError
+from fl.ports import FloatVector, NamedTensors, Tensor
+from secagg.canonical import decode, encode, read_u64, text, u64
+from secagg.canonical import read_text as read_name
+from secagg.errors import MalformedMessageError
+
+MODEL: Final = "model/"
+PREPROCESS: Final = "preprocess/"
+RANGE: Final = "range/"
+SEATS: Final = "run/seats"
+LAST_ROUND: Final = "run/last_round"
+
+_LABEL: Final = "state"
+_FIELDS: Final = 4  # name, dtype, shape, data
+_CODES: Final[Mapping[str, str]] = {
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "|u1",
+    "bool": "|b1",
+}
+_NAMES: Final = {code: name for name, code in _CODES.items()}
+
+State = dict[str, Tensor]
+
+
+def encode_state(tensors: NamedTensors) -> bytes:
+    """Return the canonical bytes of `tensors`.
+
+    Raises:
+        SpecMismatchError: a dtype that the format does not know; named.
+    """
+    fields: list[bytes] = []
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        code = _CODES.get(tensor.dtype.name)
+        if code is None:
+            raise SpecMismatchError(
+                f"tensor {name!r} is {tensor.dtype.name}; a state holds {', '.join(_CODES)}"
+            )
+        shape = b"".join(u64(n) for n in tensor.shape)
+        data = np.ascontiguousarray(tensor, dtype=code).tobytes()
+        fields += [text(name), text(code), shape, data]
+    return encode(_LABEL, *fields)
+
+
+def decode_state(data: bytes, max_bytes: int) -> State:
+    """Return the tensors of canonical bytes as fresh, writable arrays.
+
+    Raises:
+        SpecMismatchError: the bytes are not what `encode_state` makes.
+    """
+    try:
+        fields = decode(data, _LABEL, max_bytes=max_bytes)
+        state: State = {}
+        for start in range(0, len(fields), _FIELDS):
+            name, code, shape, content = fields[start : start + _FIELDS]
+            state[read_name(name)] = _tensor(read_name(code), shape, content)
+    except (MalformedMessageError, ValueError, KeyError) as error:
+        raise SpecMismatchError(
+            "the received state is malformed; the coordinator must send canonical bytes"
+        ) from error
+    # Sorted, distinct names and minimal shapes: one state has one encoding.
+    if encode_state(state) != data:
+        raise SpecMismatchError(
+            "the received state is not in canonical form: names must be sorted and distinct"
+        )
+    return state
+
+
+def model_of(state: NamedTensors) -> dict[str, Tensor]:
+    """Return the model's tensors under their own names."""
+    return _namespace(state, MODEL)
+
+
+def preprocess_of(state: NamedTensors) -> dict[str, FloatVector]:
+    """Return the released feature statistics: "mean" and "scale", or nothing yet."""
+    return {
+        name: tensor.astype(np.float64) for name, tensor in _namespace(state, PREPROCESS).items()
+    }
+
+
+def ranges_of(state: NamedTensors) -> dict[str, float]:
+    """Return the clip range of each bulk segment."""
+    return {name: float(tensor[()]) for name, tensor in _namespace(state, RANGE).items()}
+
+
+def seats_of(state: NamedTensors) -> tuple[int, ...]:
+    """Return the seats enrolled at the run's start."""
+    return tuple(int(seat) for seat in state[SEATS])
+
+
+def last_round_of(state: NamedTensors, seat: int) -> int:
+    """Return the last training round that `seat` survived, 0 for none.
+
+    Raises:
+        SpecMismatchError: the seat is not enrolled in this run.
+    """
+    seats = seats_of(state)
+    if seat not in seats:
+        raise SpecMismatchError(f"seat {seat} is not among the run's enrolled seats {seats}")
+    return int(state[LAST_ROUND][seats.index(seat)])
+
+
+def _namespace(state: NamedTensors, prefix: str) -> dict[str, Tensor]:
+    """Return the tensors below `prefix`, the prefix removed."""
+    return {
+        name.removeprefix(prefix): state[name] for name in sorted(state) if name.startswith(prefix)
+    }
+
+
+def _tensor(code: str, shape: bytes, content: bytes) -> Tensor:
+    """Return one tensor; ValueError or KeyError if its parts contradict each other."""
+    width = 8
+    dims = tuple(read_u64(shape[start : start + width]) for start in range(0, len(shape), width))
+    dtype = np.dtype(_NAMES[code])
+    if prod(dims) * dtype.itemsize != len(content):
+        raise ValueError("shape and data differ")
+    # A copy: arrays over received bytes would be read-only (ENC-17).
+    return np.frombuffer(content, dtype=np.dtype(code)).astype(dtype).reshape(dims)
