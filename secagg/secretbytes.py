@@ -1,0 +1,61 @@
+"""Secret bytes that do not print, compare in constant time and can be overwritten.
+
+Python copies objects freely, so wiping removes our own reference copy and nothing else;
+it shortens a secret's life in memory, it does not guarantee its end.
+"""
+
+import hmac
+from typing import NoReturn
+
+from secagg.errors import LocalProtocolError
+
+
+class Secret:
+    """A seed, a private key or a share; the only way to its bytes is `reveal`."""
+
+    __slots__ = ("_content",)
+    __hash__ = None  # type: ignore[assignment]  # a hash would be a fingerprint of the secret
+
+    def __init__(self, content: bytes) -> None:
+        """Copy `content` into memory that `wipe` can overwrite."""
+        self._content = bytearray(content)
+
+    def reveal(self) -> bytes:
+        """Return a copy of the bytes.
+
+        Raises:
+            LocalProtocolError: the secret has been wiped.
+        """
+        if not self._content:
+            raise LocalProtocolError(
+                "expected a live secret, found a wiped one; it must not be used after its round"
+            )
+        return bytes(self._content)
+
+    def wipe(self) -> None:
+        """Overwrite the bytes with zeros and forget them; wiping twice is harmless."""
+        self._content[:] = bytes(len(self._content))
+        self._content = bytearray()
+
+    def __len__(self) -> int:
+        """Return the number of bytes, 0 once wiped."""
+        return len(self._content)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with another secret in time that does not depend on the content."""
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._content, other._content)
+
+    def __repr__(self) -> str:
+        """Name the length and nothing else."""
+        return f"Secret(<{len(self)} bytes>)"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied into a byte stream."""
+        raise TypeError("expected no serialization of a Secret; call reveal() where it is meant")
+
+
+def reveal(value: Secret | bytes) -> bytes:
+    """Return the bytes of a secret, or the bytes themselves."""
+    return value.reveal() if isinstance(value, Secret) else value
