@@ -1,0 +1,1 @@
+"""Processes, sockets, files and people: everything around the protocol that does I/O."""
