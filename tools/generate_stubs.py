@@ -1,8 +1,8 @@
 """Generates services/wire/v1 from proto/, or with --check says whether it is fresh.
 
-The generator's imports are absolute from the proto root, and stubs of package secagg.v1 would land inside the core's package
-`secagg`. So they are generated in a temporary folder and their imports of each other made relative. mypy-protobuf
-writes the .pyi files beside them.
+The generator's imports are absolute from the proto root, and stubs of package secagg.v1 would land
+inside the core's package `secagg`. So they are generated in a temporary folder and their imports of
+each other made relative. mypy-protobuf writes the .pyi files beside them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def generate() -> dict[str, str]:
     """Return the text of every stub file by its name.
 
     Raises:
-        SystemExit: there is no proto file, the compiler refused one, or an import could not be made relative.
+        SystemExit: no proto file, one that protoc refuses, or an import that cannot be relative.
     """
     sources = sorted(str(path) for path in PROTO.glob("secagg/v1/*.proto"))
     if not sources:
@@ -42,15 +42,17 @@ def generate() -> dict[str, str]:
                 f"--plugin=protoc-gen-mypy_grpc={plugins / 'protoc-gen-mypy_grpc'}",
                 f"--python_out={folder}",
                 f"--grpc_python_out={folder}",
-                f"--mypy_out={folder}",
-                f"--mypy_grpc_out={folder}",
+                f"--mypy_out=quiet:{folder}",
+                f"--mypy_grpc_out=quiet:{folder}",
                 *sources,
             ]
         )
         if status != 0:
             raise SystemExit(f"protoc refused the files in {PROTO}, exit status {status}")
         written = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        stubs = {path.name: relative_imports(path.name, path.read_text()) for path in written}
+        stubs = {
+            path.name: relative_imports(path.name, path.read_text("utf-8")) for path in written
+        }
     return {"__init__.py": INIT, **stubs}
 
 
@@ -74,7 +76,7 @@ def main() -> None:
     stale = [
         name
         for name, text in fresh.items()
-        if name not in present or present[name].read_text() != text
+        if name not in present or present[name].read_text("utf-8") != text
     ]
     if check:
         if extra or stale:
@@ -84,7 +86,7 @@ def main() -> None:
     for name in extra:
         present[name].unlink()
     for name in stale:
-        (STUBS / name).write_text(fresh[name])
+        (STUBS / name).write_text(fresh[name], "utf-8")
     print(f"{len(stale)} written, {len(extra)} removed, {len(fresh)} in {STUBS.relative_to(ROOT)}")
 
 
