@@ -7,7 +7,6 @@ SHELL := bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 2
-PIP := pip==26.3# the pip of Python 3.11 knows neither --group nor --build-constraint
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
@@ -28,7 +27,8 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, this is {v}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet '$(PIP)'
+	# The pip that comes with Python 3.11 knows neither --group nor --build-constraint.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
 		--group test --group check --editable '.[demo]'
 	@touch $@

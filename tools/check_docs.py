@@ -1,15 +1,15 @@
 """Checks that links, `secagg` commands, their options and `make` targets in the Markdown exist.
 
-Only code is read for commands: inline code and fenced blocks. A command with a bar stands for each of
-its alternatives (`secagg run start|watch`).
+Only code is read for commands: inline code and fenced blocks. A command with a bar stands for each
+of its alternatives (`secagg run start|watch`).
 """
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import typer
+from typer.core import TyperGroup
 
 from services.cli.main import app
 
@@ -18,7 +18,9 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```[^\n]*\n(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-COMMAND = re.compile(r"(?:^|[\s/;(])secagg((?: +[^\s;&#]+)*)", re.MULTILINE)
+COMMAND = re.compile(r"(?<!from)(?:^|[\s/;(])secagg((?: +[^\s;&#]+)*)", re.MULTILINE)
+Command = tuple[str, ...]
+Known = dict[Command, set[str] | None]
 TARGET = re.compile(r"(?:^|[\s;])make ([a-z]+)\b", re.MULTILINE)
 
 
@@ -27,7 +29,9 @@ def main() -> None:
     documents = sorted(
         [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
     )
-    command = typer.main.get_command(app)
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)  # several commands make a group
+    known: Known = {(): None, **dict(commands(root, ()))}
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     wrong = []
     for document in documents:
@@ -38,7 +42,7 @@ def main() -> None:
             *(
                 problem
                 for use in COMMAND.findall(code)
-                for problem in unknown(command, use.split())
+                for problem in unknown(known, (), use.split())
             ),
             *(f"no target: make {name}" for name in TARGET.findall(code) if name not in targets),
         ]
@@ -67,20 +71,34 @@ def broken_links(document: Path, text: str) -> Iterator[str]:
             yield f"no such heading: {link}"
 
 
-def unknown(command: click.Command, words: list[str]) -> Iterator[str]:
+def commands(group: TyperGroup, path: Command) -> Iterator[tuple[Command, set[str] | None]]:
+    """Yield every command under the group with its options; a group has None."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield (*path, name), None
+            yield from commands(command, (*path, name))
+        else:
+            yield (
+                (*path, name),
+                {"--help", *(opt for param in command.params for opt in param.opts)},
+            )
+
+
+def unknown(known: Known, path: Command, words: list[str]) -> Iterator[str]:
     """Yield commands and options among the words that the command line does not have."""
-    if isinstance(command, click.Group) and words and re.match(r"[a-z]", words[0]):
-        for name in words[0].split("|"):
-            if name in command.commands:
-                yield from unknown(command.commands[name], words[1:])
-            else:
-                yield f"no command: {command.name} {name}"
+    options = known[path]
+    if options is None:
+        if words and re.match(r"[a-z]", words[0]):
+            for name in words[0].split("|"):
+                if (*path, name) in known:
+                    yield from unknown(known, (*path, name), words[1:])
+                else:
+                    yield f"no command: secagg {' '.join((*path, name))}"
         return
-    options = {"--help", *(name for param in command.params for name in param.opts)}
     for word in words:
         option = word.strip("[]").partition("=")[0]
         if option.startswith("--") and option not in options:
-            yield f"no option: {command.name} {option}"
+            yield f"no option: secagg {' '.join(path)} {option}"
 
 
 if __name__ == "__main__":
