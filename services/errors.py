@@ -71,7 +71,7 @@ class ConfigError(ServiceError):
 
 
 class CredentialError(ServiceError):
-    """A key, certificate, roster or trust file is missing, expired, or belongs to something else."""
+    """A key, certificate, roster or trust file is missing, expired or unfit."""
 
     code: ClassVar[str] = "CREDENTIAL"
     exit_code: ClassVar[int] = 3

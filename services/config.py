@@ -1,0 +1,397 @@
+"""Settings files: TOML in, frozen models out, and errors that a person can act on.
+
+An unknown key is an error with a suggestion, also when it stands in the wrong table. Values are
+taken strictly: "3" is not 3. Relative paths count from the file's own folder, so that a command
+means the same from everywhere. Nothing secret is ever in these files: keys lie in files of their
+own, which the settings name.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from secagg.errors import ParameterError
+from secagg.policy import SiloPolicy
+from services.errors import ConfigError
+
+_MAX_BYTES: Final = 1024 * 1024
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):([0-9]{1,5})")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _from_base(value: object, info: ValidationInfo) -> object:
+    base = (info.context or {}).get("base")
+    return Path(base) / value if isinstance(value, str) and isinstance(base, Path) else value
+
+
+def _check_address(value: str) -> str:
+    match = _ADDRESS.fullmatch(value)
+    if match is None or not 0 <= int(match[2]) <= 65535:
+        raise ValueError('an address such as "127.0.0.1:8443" or "[::1]:8443"')
+    return value
+
+
+def _check_task(value: str) -> str:
+    if value != "tabular" and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is None:
+        raise ValueError('"tabular" or "package.module:factory"')
+    return value
+
+
+FilePath = Annotated[Path, Strict(strict=False), BeforeValidator(_from_base)]
+Address = Annotated[str, BeforeValidator(_check_address)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
+TaskName = Annotated[str, BeforeValidator(_check_task)]
+Table = dict[str, object]
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(strict=False)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Log(_Settings):
+    """How a process logs; `auto` is for people on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class Deadlines(_Settings):
+    """How long each phase of a round may take, in seconds; `mask_s` includes local training."""
+
+    advertise_s: Seconds = 30.0
+    share_s: Seconds = 30.0
+    mask_s: Seconds = 600.0
+    survivors_s: Seconds = 30.0
+    unmask_s: Seconds = 30.0
+
+
+class Limits(_Settings):
+    """The largest model state that the coordinator takes, in bytes."""
+
+    state_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024**3
+
+
+class CoordinatorConfig(_Settings):
+    """coordinator.toml.
+
+    Attributes:
+        listen: the address to bind; port 0 lets the system choose.
+        directory: keys, certificate, roster and trust file, as `secagg authority` gave them.
+        storage: runs, models and vectors; made if it is not there.
+        roster: another place for the roster file; default is roster.json in `directory`.
+    """
+
+    listen: Address = "127.0.0.1:8443"
+    directory: FilePath
+    storage: FilePath
+    roster: FilePath | None = None
+    deadlines: Deadlines = Deadlines()
+    limits: Limits = Limits()
+    log: Log = Log()
+
+    @property
+    def roster_file(self) -> Path:
+        """Where the roster lies."""
+        return self.roster or self.directory / "roster.json"
+
+
+class Data(_Settings):
+    """The silo's own table, a CSV file in UTF-8."""
+
+    file: FilePath
+
+
+class Policy(_Settings):
+    """What this silo insists on, whatever a coordinator asks; it can only tighten.
+
+    Attributes:
+        n_c: colluding seats to be safe against; unset means a third of the roster.
+        training_plans: digests of the only training plans to take part in, 64 hexadecimal digits
+            each; unset means any plan whose task this silo serves.
+    """
+
+    n_c: Annotated[int, Field(ge=0)] | None = None
+    h_min: Annotated[int, Field(ge=2)] = 2
+    n_min: Annotated[int, Field(ge=2)] = 3
+    n_orgs: Annotated[int, Field(ge=1)] = 3
+    suites: Many[int] = (1,)
+    training_plans: Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = None
+    max_state_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024**3 - 1024
+
+    def silo_policy(self) -> SiloPolicy:
+        """Return the policy in the protocol's own terms.
+
+        Raises:
+            ConfigError: the protocol knows a rule that these settings break.
+        """
+        plans = self.training_plans
+        try:
+            return SiloPolicy(
+                n_c=self.n_c,
+                h_min=self.h_min,
+                n_min=self.n_min,
+                n_orgs=self.n_orgs,
+                suites=frozenset(self.suites),
+                training_plans=None if plans is None else frozenset(map(bytes.fromhex, plans)),
+                max_state_bytes=self.max_state_bytes,
+            )
+        except ParameterError as error:
+            raise ConfigError(f"[policy]: {error}", keys=("policy",)) from error
+
+
+class SiloConfig(_Settings):
+    """silo.toml.
+
+    Attributes:
+        coordinator: its address; the host must be one of the names in its certificate.
+        directory: keys, certificate, roster and trust file, as `secagg authority` gave them.
+        storage: journal and memory of this silo; made if it is not there.
+        task: what this silo trains: "tabular" with [data], or an own "package.module:factory".
+        settings: passed to an own factory as they are.
+        weight: the weight class that a plan with declared weights must give this silo.
+        proxy: whether to obey http_proxy and https_proxy of the environment.
+    """
+
+    coordinator: Address
+    directory: FilePath
+    storage: FilePath
+    task: TaskName = "tabular"
+    data: Data | None = None
+    settings: Table = Field(default_factory=dict)
+    policy: Policy = Policy()
+    weight: Annotated[float, Field(gt=0, le=1)] | None = None
+    proxy: bool = False
+    log: Log = Log()
+
+    @model_validator(mode="after")
+    def _check_data(self) -> "SiloConfig":
+        if (self.task == "tabular") != (self.data is not None):
+            raise ValueError(
+                '[data] file = "…" exactly if task = "tabular"; an own task reads its data itself'
+            )
+        return self
+
+
+class OperatorConfig(_Settings):
+    """operator.toml: how `secagg run` reaches the coordinator."""
+
+    coordinator: Address
+    directory: FilePath
+    proxy: bool = False
+
+
+class Run(_Settings):
+    """What a run is called and how long it goes on.
+
+    Attributes:
+        min_silos: connected silos to wait for before the first round.
+        seed: of the initial model and of every local shuffling.
+        metrics: whether loss, correct predictions and count ride in the sum.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    rounds: Annotated[int, Field(ge=1, le=100_000)]
+    min_silos: Annotated[int, Field(ge=3)] = 3
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    metrics: bool = True
+
+
+class Algorithm(_Settings):
+    """Which algorithm; `option` is SCAFFOLD's way to renew its control variate."""
+
+    name: Literal["fedavg", "scaffold"] = "fedavg"
+    option: Literal["I", "II"] | None = None
+    server_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    @field_validator("option")
+    @classmethod
+    def _check_option(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("name") != "scaffold":
+            raise ValueError('no option, except with name = "scaffold"')
+        return value
+
+
+class Local(_Settings):
+    """Local training: the same number of steps at every silo; batch_size 0 means all rows."""
+
+    steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Weights(_Settings):
+    """How silos count: alike, by public classes in (0, 1], or by row counts hidden in the sum.
+
+    Attributes:
+        n_cap: with "hidden": row counts above it count as it.
+        declared: with "declared": each silo's class by its name.
+    """
+
+    kind: Literal["uniform", "declared", "hidden"] = "uniform"
+    n_cap: Annotated[int, Field(ge=1, lt=2**32)] | None = None
+    declared: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> "Weights":
+        if (self.kind == "hidden") != (self.n_cap is not None):
+            raise ValueError('n_cap exactly if kind = "hidden"')
+        if (self.kind == "declared") != bool(self.declared):
+            raise ValueError('a [weights.declared] table exactly if kind = "declared"')
+        return self
+
+
+class Task(_Settings):
+    """What is learned; for "tabular" also the feature schema that every silo's file must fit.
+
+    Attributes:
+        features, target: see the feature schema; both are parts of the training plan.
+        settings: for an own "package.module:factory", passed to it as they are.
+    """
+
+    name: TaskName = "tabular"
+    model: Literal["logistic", "mlp"] = "logistic"
+    hidden: Many[Annotated[int, Field(ge=1, le=65536)]] = ()
+    standardize: bool = True
+    features: Many[Table] = ()
+    target: Table = Field(default_factory=dict)
+    settings: Table = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> "Task":
+        if self.name == "tabular":
+            if not self.features or not self.target:
+                raise ValueError('[[task.features]] and [task.target] with name = "tabular"')
+            if self.settings:
+                raise ValueError('no [task.settings] with name = "tabular"')
+            if (self.model == "mlp") != bool(self.hidden):
+                raise ValueError('hidden = [width, …] exactly if model = "mlp"')
+        elif self.features or self.target or self.hidden:
+            raise ValueError("only [task.settings] with an own task")
+        return self
+
+
+class Encoding(_Settings):
+    """Bits a coordinate before summing; in the first round the range is a guess and takes more."""
+
+    value_bits: Annotated[int, Field(ge=4, le=32)] = 16
+    first_value_bits: Annotated[int, Field(ge=4, le=32)] = 24
+
+
+class RunConfig(_Settings):
+    """run.toml: one run, as a data scientist writes it."""
+
+    run: Run
+    algorithm: Algorithm = Algorithm()
+    local: Local
+    weights: Weights = Weights()
+    task: Task
+    encoding: Encoding = Encoding()
+
+
+def load_config(path: Path, model: type[Model]) -> Model:
+    """Read a settings file.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or does not fit; names file, key, what was
+            expected and what came.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from error
+    return parse_config(text, model, source=str(path), base=path.absolute().parent)
+
+
+def parse_config(text: bytes, model: type[Model], *, source: str, base: Path) -> Model:
+    """Read settings from a TOML document; relative paths count from `base`.
+
+    Raises:
+        ConfigError: see load_config; `source` stands for the file.
+    """
+    if len(text) > _MAX_BYTES:
+        raise ConfigError(f"{source}: expected at most {_MAX_BYTES} bytes, got {len(text)}")
+    try:
+        table = tomllib.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{source}: expected UTF-8, got another encoding at byte {error.start}"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: expected TOML: {error}") from error
+    try:
+        return model.model_validate(table, context={"base": base})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        lines = "\n".join(f"  {_explain(problem, model)}" for problem in problems)
+        keys = tuple(_dotted(problem["loc"]) for problem in problems)
+        raise ConfigError(f"{source}: {len(keys)} problem(s)\n{lines}", keys=keys) from error
+
+
+def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
+    """Say in one line what is wrong with one key."""
+    key = _dotted(problem["loc"])
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{key}: unknown key{_suggest(key, model)}"
+        case "missing":
+            return f"{key}: expected a value, got none"
+        case "value_error":
+            wanted = str(problem["ctx"]["error"])
+        case _:
+            wanted = problem["msg"].removeprefix("Input should be ")
+    got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r:.120}"
+    return f"{key or 'the file'}: expected {wanted}{got}"
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    """Write a location as TOML people do: task.features[0].kind."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _suggest(key: str, model: type[BaseModel]) -> str:
+    """Find the known key that was probably meant: in the same table first, else anywhere."""
+    table, name = _table(key), key.rpartition(".")[2]
+    known = list(_keys(model))
+    beside = {
+        other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == table
+    }
+    anywhere = {other.rpartition(".")[2]: other for other in known}
+    for names, cutoff in ((beside, 0.6), (anywhere, 0.75)):
+        if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
+            return f"; did you mean {names[close[0]]}?"
+    return f"; known here: {', '.join(sorted(beside))}" if beside else ""
+
+
+def _table(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Give all dotted keys of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _keys(part, f"{prefix}{name}.")

@@ -1,0 +1,171 @@
+"""Settings files: what is accepted, and that every mistake is named with its key."""
+
+from pathlib import Path
+
+import pytest
+
+from secagg.errors import ParameterError
+from services.config import (
+    CoordinatorConfig,
+    OperatorConfig,
+    Policy,
+    RunConfig,
+    SiloConfig,
+    load_config,
+    parse_config,
+)
+from services.errors import ConfigError
+
+RUN = """
+[run]
+name = "first"
+rounds = 10
+[local]
+steps = 5
+learning_rate = 0.1
+[task]
+features = [{ name = "age" }, { name = "sex", kind = "categorical", categories = ["f", "m"] }]
+target = { name = "ill", classes = ["no", "yes"] }
+"""
+SILO = """
+coordinator = "localhost:8443"
+directory = "keys"
+storage = "store"
+data = { file = "rows.csv" }
+"""
+
+
+def parse_run(text: str) -> RunConfig:
+    """Read a run's settings."""
+    return parse_config(text.encode(), RunConfig, source="run.toml", base=Path("/base"))
+
+
+def parse_silo(text: str) -> SiloConfig:
+    """Read a silo's settings."""
+    return parse_config(text.encode(), SiloConfig, source="silo.toml", base=Path("/base"))
+
+
+def test_a_file_is_read_and_its_paths_count_from_its_folder(tmp_path: Path) -> None:
+    """Relative paths are the file's, absolute ones stay."""
+    folder = tmp_path / "Hôpital Zürich"
+    folder.mkdir()
+    file = folder / "coordinator.toml"
+    file.write_text('directory = "keys"\nstorage = "/var/store"\n', encoding="utf-8")
+    config = load_config(file, CoordinatorConfig)
+    assert config.directory == folder / "keys"
+    assert config.storage == Path("/var/store")
+    assert config.roster_file == folder / "keys" / "roster.json"
+    assert config.listen == "127.0.0.1:8443"
+
+
+def test_a_whole_run_is_read() -> None:
+    """Defaults fill what is not said; the schema stays a mapping for the learning package."""
+    config = parse_run(RUN)
+    assert (config.algorithm.name, config.weights.kind, config.encoding.value_bits) == (
+        "fedavg",
+        "uniform",
+        16,
+    )
+    assert config.task.features[1] == {
+        "name": "sex",
+        "kind": "categorical",
+        "categories": ["f", "m"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        (("rounds", "ronds"), "run.ronds", "did you mean run.rounds?"),
+        (('name = "first"', 'name = "first"\nlearning_rate = 1.0'), "run.learning_rate", "local."),
+        (("rounds = 10", 'rounds = "10"'), "run.rounds", "a valid integer, got '10'"),
+        (("rounds = 10", "rounds = 0"), "run.rounds", "greater than or equal to 1, got 0"),
+        (("steps = 5\n", ""), "local.steps", "expected a value, got none"),
+        (("[local]", "[algorithm]\nname = 'fedsgd'\n[local]"), "algorithm.name", "'fedsgd'"),
+        (("[local]", "[algorithm]\noption = 'I'\n[local]"), "algorithm.option", "scaffold"),
+        (("[local]", "[weights]\nkind = 'hidden'\n[local]"), "weights", "n_cap exactly if"),
+        (("[local]", "[weights]\nkind = 'declared'\n[local]"), "weights", "[weights.declared]"),
+        (("target =", "model = 'mlp'\ntarget ="), "task", "hidden = [width"),
+        (("target =", "name = 'os.system'\ntarget ="), "task.name", "package.module:factory"),
+        (("[task]", "[task]\nsettings = {a = 1}"), "task", "no [task.settings]"),
+    ],
+)
+def test_each_mistake_is_named(change: tuple[str, str], key: str, words: str) -> None:
+    """The error has the file, the dotted key, and what was expected."""
+    with pytest.raises(ConfigError) as caught:
+        parse_run(RUN.replace(*change, 1))
+    assert key in caught.value.keys
+    assert "run.toml" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    """Nobody fixes a file one error at a time."""
+    with pytest.raises(ConfigError) as caught:
+        parse_run(RUN.replace("steps", "step").replace("rounds", "round"))
+    assert set(caught.value.keys) == {"run.round", "run.rounds", "local.step", "local.steps"}
+
+
+def test_a_silo_needs_data_exactly_for_the_built_in_task() -> None:
+    """An own factory reads its own data."""
+    assert parse_silo(SILO).task == "tabular"
+    own = 'task = "hospital.task:make"\n' + SILO.replace('data = { file = "rows.csv" }', "")
+    assert parse_silo(own).data is None
+    with pytest.raises(ConfigError, match=r"\[data\]"):
+        parse_silo(SILO.replace('data = { file = "rows.csv" }', ""))
+    with pytest.raises(ConfigError, match="own task reads"):
+        parse_silo('task = "hospital.task:make"\n' + SILO)
+
+
+@pytest.mark.parametrize("address", ["localhost", "host:99999", "::1:80", "a b:1", ":8443"])
+def test_an_address_needs_host_and_port(address: str) -> None:
+    """A port alone or an IPv6 address without brackets is ambiguous."""
+    with pytest.raises(ConfigError, match=r"coordinator: expected an address such as"):
+        parse_silo(SILO.replace("localhost:8443", address))
+
+
+def test_an_ipv6_address_has_brackets() -> None:
+    """[::1]:8443 is the usual way to write it."""
+    assert parse_silo(SILO.replace("localhost:8443", "[::1]:8443")).coordinator == "[::1]:8443"
+
+
+def test_the_policy_reaches_the_protocol() -> None:
+    """The silo's file becomes the protocol's policy, pinned plans as bytes."""
+    plan = "ab" * 32
+    config = parse_silo(SILO + f'[policy]\nn_c = 1\nn_min = 4\ntraining_plans = ["{plan}"]\n')
+    policy = config.policy.silo_policy()
+    assert (policy.n_c, policy.n_min, policy.training_plans) == (
+        1,
+        4,
+        frozenset({bytes.fromhex(plan)}),
+    )
+    with pytest.raises(ConfigError, match=r"policy.training_plans\[0\]"):
+        parse_silo(SILO + '[policy]\ntraining_plans = ["abc"]\n')
+
+
+def test_a_rule_that_only_the_protocol_knows_is_a_config_error() -> None:
+    """The chain shows what the protocol said."""
+    with pytest.raises(ConfigError) as caught:
+        Policy.model_construct(h_min=1).silo_policy()
+    assert isinstance(caught.value.__cause__, ParameterError)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a = \xff", "expected UTF-8"),
+        (b"a = ", "expected TOML"),
+        (b"\x80\x04\x95pickle", "expected UTF-8"),
+        (b"#" * (1024 * 1024 + 1), "at most"),
+    ],
+)
+def test_what_is_no_toml_is_refused(content: bytes, words: str) -> None:
+    """Nothing else is even tried, a pickle least of all."""
+    with pytest.raises(ConfigError, match=words):
+        parse_config(content, OperatorConfig, source="operator.toml", base=Path())
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """The path and the system's reason are in the message."""
+    with pytest.raises(ConfigError, match=r"nowhere.toml: cannot be read: No such file"):
+        load_config(tmp_path / "nowhere.toml", RunConfig)
