@@ -1,0 +1,294 @@
+"""The server side of the calls: who calls, what it says, and the answer or the error's status.
+
+There are no decisions here. Each call is authenticated against the roster in force, decoded,
+handed to the handler, and its answer encoded; whatever goes wrong ends in one status.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+import grpc.aio
+
+from secagg.ids import RunId
+from secagg.roster import Roster
+from services.errors import InvalidRequestError
+from services.security.identity import Peer, Role, identify, require_role
+from services.wire import convert
+from services.wire.calls import (
+    WAIT_S,
+    Chunk,
+    Hello,
+    NextCall,
+    NextReply,
+    RunSummary,
+    ShowReply,
+    StartCall,
+    SubmitCall,
+    VectorId,
+    WatchReply,
+)
+from services.wire.status import abort
+from services.wire.v1 import aggregation_service_pb2 as agg
+from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
+from services.wire.v1 import run_service_pb2 as runs
+from services.wire.v1 import run_service_pb2_grpc as runs_grpc
+
+SERVICE_NAMES: Final = (
+    agg.DESCRIPTOR.services_by_name["AggregationService"].full_name,
+    runs.DESCRIPTOR.services_by_name["RunService"].full_name,
+)
+
+Answer = TypeVar("Answer")
+Context = grpc.aio.ServicerContext
+Unexpected = Callable[[Exception, str], None]
+
+
+class AggregationHandler(Protocol):
+    """What the coordinator does for silos; `peer` is verified, ids are well-formed."""
+
+    async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
+        """Compare versions and roster; VersionError if they cannot work together."""
+        ...
+
+    async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
+        """Wait for the silo's next envelope."""
+        ...
+
+    async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
+        """Take a silo's message."""
+        ...
+
+    async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
+        """Store a chunk of a silo's or an operator's vector; return the first missing index."""
+        ...
+
+    async def get_chunk(self, peer: Peer, vector: VectorId, index: int, /) -> Chunk:
+        """Read a chunk that this silo may see."""
+        ...
+
+
+class RunHandler(Protocol):
+    """What the coordinator does for operators."""
+
+    async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
+        """Accept a run."""
+        ...
+
+    async def watch_run(
+        self, peer: Peer, run: RunId, after_revision: int, wait_s: float, after_round: int, /
+    ) -> WatchReply:
+        """Wait for something new about a run."""
+        ...
+
+    async def list_runs(self, peer: Peer, /) -> tuple[RunSummary, ...]:
+        """List runs, the newest first."""
+        ...
+
+    async def show_run(self, peer: Peer, run: RunId, /) -> ShowReply:
+        """Show a run with all its rounds."""
+        ...
+
+    async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
+        """End a run."""
+        ...
+
+    async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
+        """Read a chunk of the newest released model."""
+        ...
+
+
+def add_services(
+    server: grpc.aio.Server,
+    *,
+    aggregation: AggregationHandler,
+    runs: RunHandler,
+    roster: Callable[[], Roster],
+    unexpected: Unexpected,
+) -> None:
+    """Serve both services.
+
+    Args:
+        server: not yet started.
+        aggregation: answers silos.
+        runs: answers operators.
+        roster: gives the roster in force; asked at every call.
+        unexpected: told of each error that is not the caller's fault, with the call's name.
+    """
+    gate = _Gate(roster=roster, unexpected=unexpected)
+    agg_grpc.add_AggregationServiceServicer_to_server(_Aggregation(aggregation, gate), server)
+    runs_grpc.add_RunServiceServicer_to_server(_Runs(runs, gate), server)
+
+
+class _Gate:
+    """Authenticates a call, runs it, and turns errors into statuses."""
+
+    def __init__(self, *, roster: Callable[[], Roster], unexpected: Unexpected) -> None:
+        self._roster = roster
+        self._unexpected = unexpected
+
+    async def run(
+        self,
+        context: Context,  # type: ignore[type-arg] # any call's: only its peer and abort are used
+        call: str,
+        action: Callable[[Peer], Awaitable[Answer]],
+        *roles: Role,
+    ) -> Answer:
+        try:
+            peer = identify(context.auth_context(), self._roster())
+            require_role(peer, *roles)
+            return await action(peer)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever happened becomes a status
+            await abort(context, error, lambda fault: self._unexpected(fault, call))
+
+
+class _Aggregation(agg_grpc.AggregationServiceServicer):
+    def __init__(self, handler: AggregationHandler, gate: _Gate) -> None:
+        self._handler = handler
+        self._gate = gate
+
+    async def Hello(  # noqa: N802 - named by the proto
+        self,
+        request: agg.HelloRequest,
+        context: Context[agg.HelloRequest, agg.HelloResponse],
+    ) -> agg.HelloResponse:
+        async def act(peer: Peer) -> agg.HelloResponse:
+            answer = await self._handler.hello(peer, convert.hello_from_wire(request))
+            return convert.welcome_to_wire(answer)
+
+        return await self._gate.run(context, "Hello", act, Role.SILO)
+
+    async def Next(  # noqa: N802 - named by the proto
+        self,
+        request: agg.NextRequest,
+        context: Context[agg.NextRequest, agg.NextResponse],
+    ) -> agg.NextResponse:
+        async def act(peer: Peer) -> agg.NextResponse:
+            answer = await self._handler.next(peer, convert.next_from_wire(request))
+            return convert.reply_to_wire(answer)
+
+        return await self._gate.run(context, "Next", act, Role.SILO)
+
+    async def Submit(  # noqa: N802 - named by the proto
+        self,
+        request: agg.SubmitRequest,
+        context: Context[agg.SubmitRequest, agg.SubmitResponse],
+    ) -> agg.SubmitResponse:
+        async def act(peer: Peer) -> agg.SubmitResponse:
+            await self._handler.submit(peer, convert.submit_from_wire(request))
+            return agg.SubmitResponse()
+
+        return await self._gate.run(context, "Submit", act, Role.SILO)
+
+    async def PutChunk(  # noqa: N802 - named by the proto
+        self,
+        request: agg.PutChunkRequest,
+        context: Context[agg.PutChunkRequest, agg.PutChunkResponse],
+    ) -> agg.PutChunkResponse:
+        async def act(peer: Peer) -> agg.PutChunkResponse:
+            missing = await self._handler.put_chunk(peer, convert.chunk_from_wire(request.chunk))
+            return agg.PutChunkResponse(next_missing=missing)
+
+        return await self._gate.run(context, "PutChunk", act, Role.SILO, Role.OPERATOR)
+
+    async def GetChunk(  # noqa: N802 - named by the proto
+        self,
+        request: agg.GetChunkRequest,
+        context: Context[agg.GetChunkRequest, agg.GetChunkResponse],
+    ) -> agg.GetChunkResponse:
+        async def act(peer: Peer) -> agg.GetChunkResponse:
+            vector = convert.vector_from_wire(request.vector)
+            chunk = await self._handler.get_chunk(peer, vector, request.index)
+            return agg.GetChunkResponse(chunk=convert.chunk_to_wire(chunk))
+
+        return await self._gate.run(context, "GetChunk", act, Role.SILO)
+
+
+class _Runs(runs_grpc.RunServiceServicer):
+    def __init__(self, handler: RunHandler, gate: _Gate) -> None:
+        self._handler = handler
+        self._gate = gate
+
+    async def StartRun(  # noqa: N802 - named by the proto
+        self,
+        request: runs.StartRunRequest,
+        context: Context[runs.StartRunRequest, runs.StartRunResponse],
+    ) -> runs.StartRunResponse:
+        async def act(peer: Peer) -> runs.StartRunResponse:
+            summary = await self._handler.start_run(peer, convert.start_from_wire(request))
+            return runs.StartRunResponse(summary=convert.summary_to_wire(summary))
+
+        return await self._gate.run(context, "StartRun", act, Role.OPERATOR)
+
+    async def WatchRun(  # noqa: N802 - named by the proto
+        self,
+        request: runs.WatchRunRequest,
+        context: Context[runs.WatchRunRequest, runs.WatchRunResponse],
+    ) -> runs.WatchRunResponse:
+        async def act(peer: Peer) -> runs.WatchRunResponse:
+            wait_s = request.wait_ms / 1000
+            if wait_s > WAIT_S:
+                raise InvalidRequestError(
+                    f"expected a wait of at most {WAIT_S:g} s, got {wait_s:g}"
+                )
+            reply = await self._handler.watch_run(
+                peer,
+                convert.run_from_wire(request.run_id),
+                request.after_revision,
+                wait_s,
+                request.after_round,
+            )
+            return runs.WatchRunResponse(
+                revision=reply.revision, status=convert.status_to_wire(reply.status)
+            )
+
+        return await self._gate.run(context, "WatchRun", act, Role.OPERATOR)
+
+    async def ListRuns(  # noqa: N802 - named by the proto
+        self,
+        request: runs.ListRunsRequest,  # noqa: ARG002 - has no fields
+        context: Context[runs.ListRunsRequest, runs.ListRunsResponse],
+    ) -> runs.ListRunsResponse:
+        async def act(peer: Peer) -> runs.ListRunsResponse:
+            summaries = await self._handler.list_runs(peer)
+            return runs.ListRunsResponse(runs=[convert.summary_to_wire(run) for run in summaries])
+
+        return await self._gate.run(context, "ListRuns", act, Role.OPERATOR)
+
+    async def ShowRun(  # noqa: N802 - named by the proto
+        self,
+        request: runs.ShowRunRequest,
+        context: Context[runs.ShowRunRequest, runs.ShowRunResponse],
+    ) -> runs.ShowRunResponse:
+        async def act(peer: Peer) -> runs.ShowRunResponse:
+            reply = await self._handler.show_run(peer, convert.run_from_wire(request.run_id))
+            return runs.ShowRunResponse(
+                status=convert.status_to_wire(reply.status), config=reply.config
+            )
+
+        return await self._gate.run(context, "ShowRun", act, Role.OPERATOR)
+
+    async def StopRun(  # noqa: N802 - named by the proto
+        self,
+        request: runs.StopRunRequest,
+        context: Context[runs.StopRunRequest, runs.StopRunResponse],
+    ) -> runs.StopRunResponse:
+        async def act(peer: Peer) -> runs.StopRunResponse:
+            run = convert.run_from_wire(request.run_id)
+            summary = await self._handler.stop_run(peer, run, request.reason[:1024])
+            return runs.StopRunResponse(summary=convert.summary_to_wire(summary))
+
+        return await self._gate.run(context, "StopRun", act, Role.OPERATOR)
+
+    async def FetchModel(  # noqa: N802 - named by the proto
+        self,
+        request: runs.FetchModelRequest,
+        context: Context[runs.FetchModelRequest, runs.FetchModelResponse],
+    ) -> runs.FetchModelResponse:
+        async def act(peer: Peer) -> runs.FetchModelResponse:
+            run = convert.run_from_wire(request.run_id)
+            chunk = await self._handler.fetch_model(peer, run, request.index)
+            return runs.FetchModelResponse(chunk=convert.chunk_to_wire(chunk))
+
+        return await self._gate.run(context, "FetchModel", act, Role.OPERATOR)
