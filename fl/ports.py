@@ -22,12 +22,10 @@ class LocalResult:
     Attributes:
         model_after: shape (d,), float64; the model y after the last step, in the layout's order.
         steps: optimizer steps that were really taken.
-        gradient_at_start: shape (d,), float64; the full-batch gradient at x; SCAFFOLD option I.
     """
 
     model_after: FloatVector
     steps: int
-    gradient_at_start: FloatVector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

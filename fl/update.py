@@ -19,6 +19,31 @@ from secagg.canonical import digest, encode_list, text, u64
 _DTYPES: Final = ("float16", "float32", "float64")
 
 
+Signature = Mapping[str, tuple[tuple[int, ...], str]]
+
+
+def signature(tensors: NamedTensors) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return name to (shape, dtype name)."""
+    return {name: (tensor.shape, tensor.dtype.name) for name, tensor in tensors.items()}
+
+
+def check_signature(expected: Signature, got: Signature) -> None:
+    """Refuse tensors that are not the expected ones, naming every one that differs (AGG-10).
+
+    Raises:
+        SpecMismatchError: lists missing, unexpected and differing tensors.
+    """
+    faults = [f"missing {name!r}" for name in sorted(expected.keys() - got.keys())]
+    faults += [f"unexpected {name!r}" for name in sorted(got.keys() - expected.keys())]
+    faults += [
+        f"{name!r} is {got[name]}, expected {expected[name]}"
+        for name in sorted(expected.keys() & got.keys())
+        if expected[name] != got[name]
+    ]
+    if faults:
+        raise SpecMismatchError(f"the tensors do not fit: {'; '.join(faults)}")
+
+
 def summed(tensors: NamedTensors) -> dict[str, Tensor]:
     """Return the floating tensors, the ones that are summed over silos."""
     return {name: t for name, t in tensors.items() if np.issubdtype(t.dtype, np.floating)}
@@ -80,17 +105,10 @@ class TensorLayout:
         Raises:
             SpecMismatchError: lists missing, unexpected and differing tensors of `other`.
         """
-        mine = {name: (shape, dtype) for name, shape, dtype in self.tensors}
-        theirs = {name: (shape, dtype) for name, shape, dtype in other.tensors}
-        faults = [f"missing {name!r}" for name in sorted(mine.keys() - theirs.keys())]
-        faults += [f"unexpected {name!r}" for name in sorted(theirs.keys() - mine.keys())]
-        faults += [
-            f"{name!r} is {theirs[name]}, expected {mine[name]}"
-            for name in sorted(mine.keys() & theirs.keys())
-            if mine[name] != theirs[name]
-        ]
-        if faults:
-            raise SpecMismatchError(f"the model's tensors do not fit: {'; '.join(faults)}")
+        check_signature(
+            {name: (shape, dtype) for name, shape, dtype in self.tensors},
+            {name: (shape, dtype) for name, shape, dtype in other.tensors},
+        )
 
     def flatten(self, tensors: NamedTensors) -> FloatVector:
         """Return the tensors one after the other, shape (d,), float64.

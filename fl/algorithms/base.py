@@ -66,7 +66,7 @@ class Algorithm(Protocol):
         self,
         start: FloatVector,
         result: LocalResult,
-        state: NamedTensors,
+        gradient: FloatVector | None,
         variate: FloatVector | None,
     ) -> dict[str, FloatVector]:
         """Return what the silo uploads in each segment, before its weight is applied.
@@ -74,7 +74,7 @@ class Algorithm(Protocol):
         Args:
             start: the received model x, flat.
             result: of the local training.
-            state: as received.
+            gradient: the full-batch gradient at x if the algorithm needs it.
             variate: the silo's own, None for zero.
         """
         ...

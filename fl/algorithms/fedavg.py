@@ -65,7 +65,7 @@ class FedAvg:
         self,
         start: FloatVector,
         result: LocalResult,
-        state: NamedTensors,  # noqa: ARG002 (of the protocol)
+        gradient: FloatVector | None,  # noqa: ARG002 (of the protocol)
         variate: FloatVector | None,  # noqa: ARG002 (of the protocol)
     ) -> dict[str, FloatVector]:
         """Return Δ_k = y_k − x."""

@@ -109,13 +109,12 @@ class Scaffold:
         self,
         start: FloatVector,
         result: LocalResult,
-        state: NamedTensors,  # noqa: ARG002 (of the protocol)
+        gradient: FloatVector | None,
         variate: FloatVector | None,
     ) -> dict[str, FloatVector]:
         """Return Δ_k, and with option I Δc_k = (gradient at x) − c_k."""
         parts = {UPDATE: result.model_after - start}
         if self.needs_gradient:
-            gradient = result.gradient_at_start
             if gradient is None:
                 raise RunStateError("SCAFFOLD option I needs the gradient at the received model")
             parts[VARIATE_DELTA] = gradient if variate is None else gradient - variate

@@ -1,0 +1,359 @@
+"""A run as the coordinator sees it, from the first broadcast to the last, without I/O.
+
+The driver asks `next`, carries the round out, and reports its sum to `receive` or its failure to
+`fail`. A round that fails is tried again with the same number, so that silos repeat the same
+integers, up to `max_attempts` times; then the run ends as FAILED with the last reason. The model
+moves only with a sum that gives a finite next state; a sum that does not ends the run. All that must survive a restart is in
+`snapshot`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Self
+
+import numpy as np
+
+from fl.errors import LearningError, RunStateError
+from fl.pipeline import (
+    Decoded,
+    decode_aggregate,
+    quantizer_steps,
+    released_metrics,
+    usage_name,
+    vector_spec,
+)
+from fl.plan import RoundKind, TrainingPlan
+from fl.ports import FloatVector, NamedTensors, Tensor
+from fl.state import State, decode_state, encode_state, model_of, ranges_of
+from fl.step import initial_state, next_state
+from fl.update import TensorLayout, summed
+from secagg.canonical import decode, encode, read_text, read_u32, read_u64, text, u32, u64
+from secagg.effects import Aggregate
+from secagg.messages import MAX_STATE_BYTES, model_hash
+from secagg.parameters import COMMON_COEFFICIENTS, VectorSpec
+
+MAX_ATTEMPTS: Final = 3
+
+_SNAPSHOT: Final = "training-run"
+_SNAPSHOT_EXTRA: Final = 4 * 1024 * 1024  # plan and counters beside the state
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRequest:
+    """One attempt of a round that the driver shall carry out.
+
+    Attributes:
+        kind: what is summed.
+        number: the round's, from 1.
+        attempt: from 0.
+        spec: the vector's segments.
+        coefficients: names of the coefficient vectors, for ctx.
+        state: canonical bytes of what the silos work on.
+        state_hash: its model hash.
+    """
+
+    kind: RoundKind
+    number: int
+    attempt: int
+    spec: VectorSpec
+    coefficients: tuple[str, ...]
+    state: bytes
+    state_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """Nothing more to do.
+
+    Attributes:
+        status: COMPLETED or FAILED.
+        reason: why it failed; empty otherwise.
+        state: canonical bytes of the last good state.
+    """
+
+    status: RunStatus
+    reason: str
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport:
+    """What a round released, in numbers for people. Only sums over the survivors enter.
+
+    Attributes:
+        kind: what was summed.
+        number: the round's.
+        attempt: the one that succeeded.
+        survivors: seats in the sum.
+        examples: of all survivors; None without metrics, as the next two.
+        loss: mean over their examples at the model the round started from.
+        accuracy: likewise.
+        model_norm: of the new model; 0 in a statistics round, as the next.
+        update_norm: of the model's change.
+        cosine: between this change and the one before; None if there is none.
+        saturated: coordinates that lay beyond their clip range, over all survivors.
+        steps: the quantizer's step of each bulk segment.
+    """
+
+    kind: RoundKind
+    number: int
+    attempt: int
+    survivors: tuple[int, ...]
+    examples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    model_norm: float = 0.0
+    update_norm: float = 0.0
+    cosine: float | None = None
+    saturated: int = 0
+    steps: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFailure:
+    """An attempt that gave no next state; the model is what it was.
+
+    Attributes:
+        number: the round's.
+        attempt: which one failed.
+        reason: why.
+        retried: whether another attempt follows.
+    """
+
+    number: int
+    attempt: int
+    reason: str
+    retried: bool
+
+
+class TrainingRun:
+    """One run.
+
+    Args:
+        plan: what is trained and how.
+        model: the initial model.
+        names: seat to silo name of the enrolled silos.
+        features: numeric features, for a plan that standardizes.
+        max_attempts: tries of one round before the run fails.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        *,
+        model: NamedTensors,
+        names: Mapping[int, str],
+        features: int = 0,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        if len(names) > plan.max_silos:
+            raise RunStateError(
+                f"{len(names)} silos are enrolled, the plan has room for {plan.max_silos}"
+            )
+        if plan.standardize and features < 1:
+            raise RunStateError("the plan standardizes features, but the task has no numeric one")
+        self.plan: Final = plan
+        self._names = dict(names)
+        self._features = features
+        self._max_attempts = max_attempts
+        self._state: State = initial_state(plan, model, tuple(names))
+        self._state_bytes = encode_state(self._state)
+        self._number = 1
+        self._attempt = 0
+        self._status = RunStatus.RUNNING
+        self._reason = ""
+        self._last_change: FloatVector | None = None
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run stands."""
+        return self._status
+
+    @property
+    def state(self) -> bytes:
+        """The canonical bytes of the current state."""
+        return self._state_bytes
+
+    def model(self) -> dict[str, Tensor]:
+        """Return the current model's tensors."""
+        return model_of(self._state)
+
+    def next(self) -> RoundRequest | RunFinished:
+        """Return what to do now; the same answer until something is reported."""
+        if self._status is not RunStatus.RUNNING:
+            return RunFinished(status=self._status, reason=self._reason, state=self._state_bytes)
+        kind = self.plan.kind_of(self._number)
+        return RoundRequest(
+            kind=kind,
+            number=self._number,
+            attempt=self._attempt,
+            spec=self._spec(),
+            coefficients=COMMON_COEFFICIENTS,
+            state=self._state_bytes,
+            state_hash=model_hash(kind, self._state_bytes),
+        )
+
+    def receive(self, aggregate: Aggregate) -> RoundReport | RoundFailure:
+        """Take the server's step on the sum of the current round.
+
+        Returns:
+            the report, or a failure if the sum gives no usable model: the model is kept.
+
+        Raises:
+            RunStateError: the sum is not of the round that `next` asked for.
+        """
+        parameters = aggregate.parameters
+        self._require_running()
+        got = (parameters.kind, parameters.round, parameters.attempt, aggregate.state_hash)
+        kind = self.plan.kind_of(self._number)
+        current = model_hash(kind, self._state_bytes)
+        if got != (kind, self._number, self._attempt, current):
+            raise RunStateError(
+                f"expected the sum of round {self._number}, attempt {self._attempt} on the "
+                f"current state; got round {parameters.round}, attempt {parameters.attempt}"
+            )
+        released = decode_aggregate(
+            aggregate.values, spec=self._spec(), ranges=ranges_of(self._state)
+        )
+        return self.receive_decoded(released, aggregate.survivors)
+
+    def receive_decoded(
+        self, released: Decoded, survivors: tuple[int, ...]
+    ) -> RoundReport | RoundFailure:
+        """Take the server's step on a decoded sum of the current round, as `receive` does."""
+        self._require_running()
+        named = {seat: self._names[seat] for seat in survivors}
+        try:
+            following = next_state(self.plan, self._state, self._number, released, named)
+        except LearningError as error:
+            # Another attempt on this state would have to sum the same silos again (protocol.md
+            # 2.5 v), with the same end.
+            return self._failed(str(error), retried=False)
+        report = self._report(following, released, survivors)
+        self._state = following
+        self._state_bytes = encode_state(following)
+        self._attempt = 0
+        if self._number == self.plan.last_round:
+            self._status = RunStatus.COMPLETED
+        else:
+            self._number += 1
+        return report
+
+    def fail(self, reason: str) -> RoundFailure:
+        """Note that the current attempt gave no sum; retry, or end the run."""
+        self._require_running()
+        return self._failed(reason, retried=self._attempt + 1 < self._max_attempts)
+
+    def stop(self, reason: str) -> None:
+        """End the run as FAILED with the model it has."""
+        self._require_running()
+        self._status = RunStatus.FAILED
+        self._reason = reason
+
+    def snapshot(self) -> bytes:
+        """Return all that `restore` needs to go on."""
+        return encode(
+            _SNAPSHOT,
+            self.plan.document(),
+            u64(self._number),
+            u32(self._attempt),
+            u32(self._max_attempts),
+            u32(self._features),
+            text(self._status.value),
+            text(self._reason),
+            self._state_bytes,
+        )
+
+    @classmethod
+    def restore(cls, snapshot: bytes, names: Mapping[int, str]) -> Self:
+        """Return the run of a snapshot; only the next report's `cosine` is lost.
+
+        Args:
+            snapshot: of `snapshot`.
+            names: as at the start.
+        """
+        document, number, attempt, attempts, features, status, reason, state = decode(
+            snapshot, _SNAPSHOT, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=8
+        )
+        decoded = decode_state(state, MAX_STATE_BYTES)
+        run = cls(
+            TrainingPlan.parse(document),
+            model=model_of(decoded),
+            names=names,
+            features=read_u32(features),
+            max_attempts=read_u32(attempts),
+        )
+        run._state, run._state_bytes = decoded, state
+        run._number, run._attempt = read_u64(number), read_u32(attempt)
+        run._status, run._reason = RunStatus(read_text(status)), read_text(reason)
+        return run
+
+    def _failed(self, reason: str, *, retried: bool) -> RoundFailure:
+        failure = RoundFailure(
+            number=self._number, attempt=self._attempt, reason=reason, retried=retried
+        )
+        if retried:
+            self._attempt += 1
+        else:
+            self.stop(f"round {self._number} failed in attempt {self._attempt}: {reason}")
+        return failure
+
+    def _spec(self) -> VectorSpec:
+        training = self.plan.kind_of(self._number) is RoundKind.TRAINING
+        size = TensorLayout.of(summed(self.model())).size if training else self._features
+        return vector_spec(self.plan, self._number, size)
+
+    def _require_running(self) -> None:
+        if self._status is not RunStatus.RUNNING:
+            raise RunStateError(f"the run is {self._status}; start another one")
+
+    def _report(
+        self, following: State, released: Decoded, survivors: tuple[int, ...]
+    ) -> RoundReport:
+        kind = self.plan.kind_of(self._number)
+        ranges = ranges_of(self._state)
+        report = RoundReport(
+            kind=kind,
+            number=self._number,
+            attempt=self._attempt,
+            survivors=survivors,
+            steps=quantizer_steps(self._spec(), ranges),
+        )
+        if kind is RoundKind.STATISTICS:
+            return report
+        before, after = summed(self.model()), summed(model_of(following))
+        layout = TensorLayout.of(before)
+        flat = layout.flatten(after)
+        change = flat - layout.flatten(before)
+        cosine = _cosine(change, self._last_change)
+        self._last_change = change
+        metrics = released_metrics(released.meta)
+        examples = metrics.examples if metrics and metrics.examples else None
+        return replace(
+            report,
+            examples=examples,
+            loss=metrics.loss_sum / examples if metrics and examples else None,
+            accuracy=metrics.correct / examples if metrics and examples else None,
+            model_norm=float(np.linalg.norm(flat)),
+            update_norm=float(np.linalg.norm(change)),
+            cosine=cosine,
+            saturated=sum(int(released.meta[usage_name(name)][0]) for name in ranges),
+        )
+
+
+def _cosine(change: FloatVector, before: FloatVector | None) -> float | None:
+    """Return the cosine between two changes, None where one is missing or zero."""
+    if before is None:
+        return None
+    product = math.sqrt(float(change @ change)) * math.sqrt(float(before @ before))
+    return float(change @ before) / product if product else None
