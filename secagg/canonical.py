@@ -23,6 +23,7 @@ from secagg.errors import MalformedMessageError, OversizeError, ParameterError
 PREFIX: Final = "SA1/"
 DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
+_MAX_COUNT: Final = 2**32 - 1
 
 
 def encode(label: str, *fields: bytes) -> bytes:
@@ -47,8 +48,8 @@ def decode(
     """
     if len(data) > max_bytes:
         raise OversizeError(f"expected at most {max_bytes} bytes for {label!r}, got {len(data)}")
-    # Every item costs at least its length prefix, so this bound never refuses a valid input.
-    found, *values = decode_list(data, max_items=len(data) // _LENGTH_BYTES) or (b"",)
+    # No limit on the items: each takes at least its prefix of the bytes just limited.
+    found, *values = decode_list(data, max_items=_MAX_COUNT) or (b"",)
     if found != (PREFIX + label).encode("ascii"):
         raise MalformedMessageError(f"expected the label {PREFIX + label!r}, got another one")
     if fields is not None and len(values) != fields:

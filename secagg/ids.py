@@ -90,6 +90,19 @@ class RoundId:
         return f"{self.run}/{self.number}"
 
 
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class AttemptId:
+    """One try of one round; it has keys, shares and masks of its own."""
+
+    run: RunId
+    round: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return f"round {self.round}, attempt {self.attempt}"
+
+
 def _check_name(kind: str, name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise ParameterError(

@@ -9,6 +9,7 @@ bound on the L2 norm after rounding) belongs to the privacy plan.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -26,6 +27,7 @@ MAX_VALUE_BITS: Final = 52  # Beyond it a float64 has no fraction left to round.
 COIN_BYTES: Final = 4
 _MAX_RING_BITS: Final = 64
 _COIN_STEP: Final = 2.0**-32
+_MIN_STEP: Final = sys.float_info.min  # The inverse of a smaller one may be infinite.
 _SLICE: Final = 32768  # The float64 temporaries of it fit a second-level cache of 1 MiB.
 
 
@@ -64,8 +66,11 @@ class Quantizer:
                 f"expected value_bits of {MIN_VALUE_BITS} to {MAX_VALUE_BITS}, "
                 f"got {self.value_bits}"
             )
-        if not (self.clip_range > 0 and math.isfinite(self.clip_range) and self.step > 0):
-            raise ParameterError(f"expected a clip_range above 0 and finite, got {self.clip_range}")
+        if not (self.clip_range > 0 and math.isfinite(self.clip_range) and self.step >= _MIN_STEP):
+            raise ParameterError(
+                f"expected a clip_range above 0, finite and with a step of normal size, "
+                f"got {self.clip_range}"
+            )
 
     @property
     def levels(self) -> int:
@@ -121,8 +126,6 @@ class Quantizer:
 
     def _within_range(self, piece: FloatVector) -> tuple[FloatVector | None, int]:
         """Return a piece that does not overflow and how much was clipped; None if not finite."""
-        if not len(piece):
-            return piece, 0
         low, high = float(piece.min()), float(piece.max())
         if -self.clip_range <= low and high <= self.clip_range:
             return piece, 0

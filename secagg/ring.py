@@ -138,8 +138,7 @@ def _places(bits: int, width: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _reduce_in_place(words: RingVector, bits: int) -> RingVector:
-    if bits < 8 * words.dtype.itemsize:
-        np.bitwise_and(words, words.dtype.type((1 << bits) - 1), out=words)
+    np.bitwise_and(words, words.dtype.type((1 << bits) - 1), out=words)
     return words
 
 
