@@ -17,11 +17,9 @@ class FederationId:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name outside the rule."""
         _check_name("federation", self.name)
 
     def __str__(self) -> str:
-        """Return the bare name."""
         return self.name
 
 
@@ -32,11 +30,9 @@ class SiloId:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name outside the rule."""
         _check_name("silo", self.name)
 
     def __str__(self) -> str:
-        """Return the bare name."""
         return self.name
 
 
@@ -47,7 +43,6 @@ class RunId:
     value: bytes
 
     def __post_init__(self) -> None:
-        """Refuse another length."""
         if len(self.value) != RUN_ID_BYTES:
             raise ParameterError(
                 f"expected a run id of {RUN_ID_BYTES} bytes, got {len(self.value)}; "
@@ -69,7 +64,6 @@ class RunId:
         return self.value.hex()
 
     def __str__(self) -> str:
-        """Return the hexadecimal digits."""
         return self.hex
 
 
@@ -81,12 +75,10 @@ class RoundId:
     number: int
 
     def __post_init__(self) -> None:
-        """Refuse a number that does not fit the u64 of the transcript."""
         if not 0 <= self.number < 2**64:
             raise ParameterError(f"expected a round number of 0..2**64-1, got {self.number}")
 
     def __str__(self) -> str:
-        """Return run and number with a slash between them."""
         return f"{self.run}/{self.number}"
 
 
@@ -99,7 +91,6 @@ class AttemptId:
     attempt: int
 
     def __str__(self) -> str:
-        """Return what people call it."""
         return f"round {self.round}, attempt {self.attempt}"
 
 

@@ -21,12 +21,11 @@ SIGNATURE_BYTES: Final = 64
 
 
 class IdentityKey:
-    """A long-term Ed25519 key; its public half stands in the roster."""
+    """A long-term Ed25519 key; its public half, 32 bytes, stands in the roster."""
 
     __slots__ = ("_private", "public")
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
-        """Hold the private key and compute the 32 public bytes once."""
         self._private = private
         self.public: bytes = private.public_key().public_bytes_raw()
 
@@ -60,12 +59,11 @@ def verify(public: bytes, signature: bytes, data: bytes) -> None:
 
 
 class AgreementKey:
-    """An X25519 key of one attempt."""
+    """An X25519 key of one attempt and its 32 public bytes."""
 
     __slots__ = ("_private", "public")
 
     def __init__(self, private: X25519PrivateKey) -> None:
-        """Hold the private key and compute the 32 public bytes once."""
         self._private = private
         self.public: bytes = private.public_key().public_bytes_raw()
 

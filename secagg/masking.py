@@ -80,12 +80,16 @@ def pairwise_sign(own_seat: int, peer_seat: int) -> int:
 
 
 class MaskBundle:
-    """Several masks applied to a vector chunk by chunk. Not for two threads at once."""
+    """Several masks applied to a vector chunk by chunk. Not for two threads at once.
+
+    Args:
+        streams: the masks as pairs of a sign (+1 or -1) and a 48-byte seed.
+        dtype: '<u4' or '<u8'.
+    """
 
     __slots__ = ("_streams",)
 
     def __init__(self, streams: Sequence[tuple[int, bytes]], dtype: RingDType) -> None:
-        """Take the masks as pairs of a sign (+1 or -1) and a 48-byte seed."""
         if any(sign not in (1, -1) for sign, _ in streams):
             raise ParameterError("expected the sign of a mask to be +1 or -1, got another number")
         scratch = new_scratch()

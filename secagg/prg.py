@@ -39,20 +39,19 @@ def new_scratch() -> NDArray[np.uint8]:
 
 
 class MaskStream:
-    """The words of one seed. Not for two threads at once."""
+    """The words of one seed. Not for two threads at once.
+
+    Args:
+        seed: 48 bytes.
+        dtype: '<u4' or '<u8'.
+        scratch: from `new_scratch`, shared with streams that are not read at the same time.
+    """
 
     __slots__ = ("_cipher", "_dtype", "_first_counter", "_position", "_scratch")
 
     def __init__(
         self, seed: bytes, dtype: RingDType, *, scratch: NDArray[np.uint8] | None = None
     ) -> None:
-        """Start at word 0.
-
-        Args:
-            seed: 48 bytes.
-            dtype: '<u4' or '<u8'.
-            scratch: from `new_scratch`, shared with streams that are not read at the same time.
-        """
         if len(seed) != SEED_BYTES:
             raise ParameterError(f"expected a seed of {SEED_BYTES} bytes, got {len(seed)}")
         counter = seed[KEY_BYTES:]

@@ -60,7 +60,6 @@ class Quantizer:
     clip_range: float
 
     def __post_init__(self) -> None:
-        """Refuse bits or a range outside the limits."""
         if not MIN_VALUE_BITS <= self.value_bits <= MAX_VALUE_BITS:
             raise ParameterError(
                 f"expected value_bits of {MIN_VALUE_BITS} to {MAX_VALUE_BITS}, "

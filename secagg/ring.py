@@ -26,6 +26,7 @@ IntVector = NDArray[np.int64]
 
 U32: Final = np.dtype("<u4")
 U64: Final = np.dtype("<u8")
+I64: Final = np.dtype("<i8")
 
 
 def container(bits: int) -> RingDType:
@@ -49,7 +50,8 @@ def subtract_into(acc: RingVector, words: RingVector) -> None:
 
 def to_ring(values: IntVector, bits: int) -> RingVector:
     """Return the residues modulo 2**bits of integers with sign, in a new array."""
-    words = np.empty(values.shape, container(bits))
+    check_vector(values, I64)
+    words = np.empty(len(values), container(bits))
     np.copyto(words, values, casting="unsafe")  # keeps the low bits of two's complement
     return _reduce_in_place(words, bits)
 
@@ -60,7 +62,7 @@ def from_ring(words: RingVector, bits: int) -> IntVector:
     Bits above `bits` are ignored, so an unreduced accumulator may be passed.
     """
     dtype = container(bits)
-    _check_dtype(words, dtype)
+    check_vector(words, dtype)
     unused = 8 * dtype.itemsize - bits
     signed = (words << dtype.type(unused)).view(np.dtype(f"<i{dtype.itemsize}"))
     return (signed >> unused).astype(np.int64)
@@ -84,7 +86,7 @@ def pack(words: RingVector, bits: int) -> bytes:
         bits: 1 to 64.
     """
     dtype = container(bits)
-    _check_dtype(words, dtype)
+    check_vector(words, dtype)
     width = 8 * dtype.itemsize
     if bits == width:
         return words.tobytes()
@@ -130,6 +132,14 @@ def unpack(data: bytes, bits: int, count: int) -> RingVector:
     return words[:count]
 
 
+def check_vector(words: RingVector | IntVector, dtype: RingDType | np.dtype[np.int64]) -> None:
+    """Raise ParameterError unless `words` has one dimension and the dtype."""
+    if words.dtype != dtype or words.ndim != 1:
+        raise ParameterError(
+            f"expected a 1-D vector of {dtype}, got {words.ndim}-D of {words.dtype}"
+        )
+
+
 def _places(bits: int, width: int) -> Iterator[tuple[int, int, int]]:
     """Yield each lane with the packed row and the bit in that row at which it starts."""
     for lane in range(width):
@@ -140,13 +150,6 @@ def _places(bits: int, width: int) -> Iterator[tuple[int, int, int]]:
 def _reduce_in_place(words: RingVector, bits: int) -> RingVector:
     np.bitwise_and(words, words.dtype.type((1 << bits) - 1), out=words)
     return words
-
-
-def _check_dtype(words: RingVector, dtype: RingDType) -> None:
-    if words.dtype != dtype or words.ndim != 1:
-        raise ParameterError(
-            f"expected a 1-D vector of {dtype}, got {words.ndim}-D of {words.dtype}"
-        )
 
 
 def _check_alike(acc: RingVector, words: RingVector) -> None:

@@ -40,7 +40,6 @@ class SharePayload:
     verification_key: Secret
 
     def __post_init__(self) -> None:
-        """Refuse other lengths."""
         lengths = (len(self.share_a), len(self.share_b), len(self.verification_key))
         if lengths != (SHARE_BYTES, SHARE_BYTES, SECRET_BYTES):
             raise ParameterError(

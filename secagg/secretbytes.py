@@ -11,14 +11,13 @@ from secagg.errors import LocalProtocolError
 
 
 class Secret:
-    """A seed, a private key or a share; the only way to its bytes is `reveal`."""
+    """A copy of a seed, a private key or a share; the only way to its bytes is `reveal`."""
 
     __slots__ = ("_content",)
     __hash__ = None  # type: ignore[assignment]  # a hash would be a fingerprint of the secret
 
     def __init__(self, content: bytes) -> None:
-        """Copy `content` into memory that `wipe` can overwrite."""
-        self._content = bytearray(content)
+        self._content: bytearray | None = bytearray(content)
 
     def reveal(self) -> bytes:
         """Return a copy of the bytes.
@@ -26,7 +25,7 @@ class Secret:
         Raises:
             LocalProtocolError: the secret has been wiped.
         """
-        if not self._content:
+        if self._content is None:
             raise LocalProtocolError(
                 "expected a live secret, found a wiped one; it must not be used after its round"
             )
@@ -34,25 +33,24 @@ class Secret:
 
     def wipe(self) -> None:
         """Overwrite the bytes with zeros and forget them; wiping twice is harmless."""
-        self._content[:] = bytes(len(self._content))
-        self._content = bytearray()
+        if self._content is not None:
+            self._content[:] = bytes(len(self._content))
+        self._content = None
 
     def __len__(self) -> int:
         """Return the number of bytes, 0 once wiped."""
-        return len(self._content)
+        return len(self._content or b"")
 
     def __eq__(self, other: object) -> bool:
-        """Compare with another secret in time that does not depend on the content."""
+        # In time that depends on the lengths only.
         if not isinstance(other, Secret):
             return NotImplemented
-        return hmac.compare_digest(self._content, other._content)
+        return hmac.compare_digest(self.reveal(), other.reveal())
 
     def __repr__(self) -> str:
-        """Name the length and nothing else."""
         return f"Secret(<{len(self)} bytes>)"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied into a byte stream."""
         raise TypeError("expected no serialization of a Secret; call reveal() where it is meant")
 
 

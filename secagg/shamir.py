@@ -69,12 +69,15 @@ def combine(shares: Mapping[int, Share], threshold: int) -> bytes:
 
 
 class Interpolator:
-    """Lagrange's coefficients at 0 for one set of holders, computed once and used many times."""
+    """Lagrange's coefficients at 0 for one set of holders, computed once and used many times.
+
+    Args:
+        holders: distinct x-coordinates of 1 or more.
+    """
 
     __slots__ = ("_weights", "holders")
 
     def __init__(self, holders: tuple[int, ...]) -> None:
-        """Compute the coefficients for distinct x-coordinates of 1 or more."""
         self.holders = holders
         self._weights = _lagrange_at_zero(holders, FIELD_PRIME)
 

@@ -19,7 +19,7 @@ from secagg.canonical import digest, encode, text, u32
 from secagg.errors import ForgedSumError, ParameterError
 from secagg.keys import hkdf
 from secagg.prg import CHUNK_WORDS, SEED_BYTES, MaskStream, new_scratch
-from secagg.ring import U64, IntVector
+from secagg.ring import I64, U64, IntVector, check_vector
 from secagg.secretbytes import Secret
 
 TagVector = NDArray[np.uint64]
@@ -44,12 +44,15 @@ def verification_key(setup: bytes, parts: Iterable[tuple[int, Secret]]) -> Secre
 
 
 class SegmentTags:
-    """The running value of ⟨r, x⟩ for each tag of one segment, fed chunk by chunk."""
+    """The running value of ⟨r, x⟩ for each tag of one segment, fed chunk by chunk.
+
+    Attributes:
+        totals: shape (count,), uint64; starts at zero.
+    """
 
     __slots__ = ("_streams", "totals")
 
     def __init__(self, *, key: Secret, binding: bytes, segment: str, count: int) -> None:
-        """Derive the `count` vectors r; `totals` starts at zero."""
         scratch = new_scratch()
         self._streams = [
             MaskStream(
@@ -68,6 +71,7 @@ class SegmentTags:
 
     def add(self, values: IntVector, *, first_word: int) -> None:
         """Add the share of the coordinates from `first_word` on; any order, each once."""
+        check_vector(values, I64)
         words = values.view(np.uint64)  # Two's complement: the integer modulo 2**64.
         for tag, stream in enumerate(self._streams):
             for start, coefficients in stream.slices(first_word, len(words)):

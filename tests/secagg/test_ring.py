@@ -159,3 +159,6 @@ def test_vectors_must_be_alike() -> None:
             ring.pack(wrong, 20)
         with pytest.raises(ParameterError, match="1-D vector"):
             ring.from_ring(wrong, 20)
+    for strange in (np.zeros(4, np.int32), np.zeros(4), np.zeros((2, 2), np.int64)):
+        with pytest.raises(ParameterError, match="1-D vector of int64"):
+            ring.to_ring(strange, 20)  # type: ignore[arg-type]  # what the test is about

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from secagg.canonical import digest, u32
+from secagg.canonical import digest, encode, u32
 from secagg.errors import BadKeyError, BadShareError, ParameterError
-from secagg.keys import AgreementKey
+from secagg.keys import AgreementKey, hkdf
 from secagg.rng import SystemRng
 from secagg.sealing import (
     BOX_BYTES,
@@ -70,6 +71,15 @@ def test_a_box_opens_for_its_pair_direction_and_setup_only(changes: dict[str, An
     with pytest.raises(BadShareError) as caught:
         _open(_box(), **changes)
     assert caught.value.silo == changes.get("sender", 1)
+
+
+def test_a_box_is_made_as_the_specification_says() -> None:
+    """SA1 spec 3.3: the ordered pair is in the key and, with the setup, in the associated data."""
+    box = _box()
+    info = encode("box", u32(1), u32(2))
+    key = hkdf(ONE.exchange(TWO.public), salt=SETUP, info=info, length=32)
+    aad = encode("box-aad", SETUP, u32(1), u32(2))
+    assert AESGCM(key).decrypt(box[:12], box[12:], aad) == b"share"
 
 
 def test_a_reflected_box_does_not_open() -> None:

@@ -34,12 +34,18 @@ def test_a_wiped_secret_is_overwritten_and_dead() -> None:
     """The buffer itself turns to zeros, and reading raises."""
     secret = Secret(b"abc")
     buffer = secret._content
+    assert buffer is not None
     secret.wipe()
     secret.wipe()
     assert buffer == bytes(3)
     assert len(secret) == 0
     with pytest.raises(LocalProtocolError, match="wiped"):
         secret.reveal()
+
+
+def test_an_empty_secret_is_not_a_wiped_one() -> None:
+    """A peer may send nothing; that is for the reader of the share to refuse."""
+    assert Secret(b"").reveal() == b""
 
 
 def test_a_secret_does_not_follow_its_source() -> None:

@@ -116,6 +116,12 @@ def test_chunks_do_not_show_in_the_tags(split: int) -> None:
     np.testing.assert_array_equal(tags.totals, _tags(values))
 
 
+def test_tags_are_of_64_bit_integers() -> None:
+    """A narrower vector would be read two coordinates at a time."""
+    with pytest.raises(ParameterError, match="int64"):
+        _tags(np.zeros(4, np.int32))
+
+
 def test_tags_are_linear() -> None:
     """The tag of a sum is the sum of the tags, beyond 64 bits too."""
     one, two = np.random.default_rng(1).integers(-(2**61), 2**61, (2, 50))
