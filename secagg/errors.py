@@ -18,7 +18,8 @@
             ├── SurvivorsUncertifiedError   A7
             ├── SecondUnmaskError           A8
             ├── ForgedSumError              A9
-            └── BadSignatureError, MalformedMessageError, OversizeError, WrongPhaseError
+            └── BadSignatureError, ContradictionError, MalformedMessageError, OversizeError,
+                WrongPhaseError
 
 Too few survivors or a passed deadline is an outcome of a round, not an exception.
 The names A1–A9 are those of SA1 spec 3.4.
@@ -150,6 +151,12 @@ class BadSignatureError(RemoteProtocolError):
     """A signature does not verify under the key that the roster names."""
 
     code: ClassVar[str] = "BAD_SIGNATURE"
+
+
+class ContradictionError(RemoteProtocolError):
+    """Two different messages of one kind in one attempt from one silo; the first one stands."""
+
+    code: ClassVar[str] = "CONTRADICTION"
 
 
 class MalformedMessageError(RemoteProtocolError):

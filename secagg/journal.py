@@ -1,0 +1,265 @@
+"""What a silo has said and promised, as records, and what follows from them.
+
+The journal makes two promises survive a crash: nothing is signed or opened twice in different
+words, and no input is submitted to a second sum that a coordinator could subtract from the first
+(SA1 spec 2.5). It holds outgoing bytes, marks, and the verification key until the result is
+checked. Secrets that mask an input are never in it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from secagg import canonical
+from secagg.errors import MalformedMessageError, ReplayError
+from secagg.ids import AttemptId, RunId
+from secagg.messages import MAX_MESSAGE_BYTES, Abandon, decode_seats, encode_seats
+from secagg.parameters import RoundParameters, threshold
+from secagg.secretbytes import Secret
+
+
+class JournalEvent(StrEnum):
+    """What happened in an attempt."""
+
+    OPENED = "opened"
+    SUBMITTED = "submitted"
+    LATE = "late"
+    SIGNED = "signed"
+    UNMASKED = "unmasked"
+    ABANDONED = "abandoned"
+    DEAD = "dead"  # t silos of its U1 have abandoned it
+    LEFT_OUT = "left out"  # a certificate names survivors without this silo
+    CLOSED = "closed"  # the result passed A9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What must be kept of a masked vector until its fate is known.
+
+    Attributes:
+        key: the verification key K; every silo of U2 has it, the server must not.
+    """
+
+    parameters: RoundParameters
+    model_hash: bytes
+    binding: bytes
+    u1: tuple[int, ...]
+    u2: tuple[int, ...]
+    key: Secret
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode(
+            "submission",
+            self.parameters.encode(),
+            self.model_hash,
+            self.binding,
+            encode_seats(self.u1),
+            encode_seats(self.u2),
+            self.key.reveal(),
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of `encode`."""
+        parameters, model, binding, u1, u2, key = canonical.decode(
+            data, "submission", max_bytes=MAX_MESSAGE_BYTES, fields=6
+        )
+        return cls(
+            parameters=RoundParameters.decode(parameters),
+            model_hash=model,
+            binding=binding,
+            u1=decode_seats(u1),
+            u2=decode_seats(u2),
+            key=Secret(key),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRecord:
+    """One line of the journal.
+
+    Attributes:
+        message: the bytes that are sent after this record is on disk, if any.
+        survivors: U3 for SIGNED and UNMASKED.
+        submission: for SUBMITTED.
+    """
+
+    event: JournalEvent
+    attempt: AttemptId
+    message: bytes = b""
+    survivors: tuple[int, ...] = ()
+    submission: Submission | None = None
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode(
+            "journal",
+            canonical.text(self.event.value),
+            self.attempt.run.value,
+            canonical.u64(self.attempt.round),
+            canonical.u32(self.attempt.attempt),
+            self.message,
+            encode_seats(self.survivors),
+            b"" if self.submission is None else self.submission.encode(),
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of `encode`; MalformedMessageError if the line is damaged."""
+        event, run, round_number, attempt, message, survivors, submission = canonical.decode(
+            data, "journal", max_bytes=4 * MAX_MESSAGE_BYTES, fields=7
+        )
+        word = canonical.read_text(event)
+        if word not in {known.value for known in JournalEvent}:
+            raise MalformedMessageError(f"unknown journal event {word!r}")
+        return cls(
+            event=JournalEvent(word),
+            attempt=AttemptId(
+                run=RunId(run),
+                round=canonical.read_u64(round_number),
+                attempt=canonical.read_u32(attempt),
+            ),
+            message=message,
+            survivors=decode_seats(survivors),
+            submission=Submission.decode(submission) if submission else None,
+        )
+
+
+@dataclass(slots=True)
+class _Trace:
+    """All that the journal says about one attempt."""
+
+    events: set[JournalEvent] = field(default_factory=set)
+    messages: dict[JournalEvent, bytes] = field(default_factory=dict)
+    submission: Submission | None = None
+    survivors: tuple[int, ...] | None = None  # certified ones only
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a submission's fate is still unknown (SA1 spec 2.5 v)."""
+        settled = {JournalEvent.DEAD, JournalEvent.LEFT_OUT, JournalEvent.CLOSED}
+        return self.submission is not None and not self.events & settled
+
+    @property
+    def counts_as_submitted(self) -> bool:
+        """Whether the silo's input may be in a sum that somebody holds."""
+        gone = {JournalEvent.DEAD, JournalEvent.LEFT_OUT}
+        return self.submission is not None and not self.events & gone
+
+
+class SiloHistory:
+    """A silo's journal, replayed; answers what may still be said."""
+
+    def __init__(self, records: Iterable[JournalRecord] = ()) -> None:
+        """Replay the records in the order they were written."""
+        self._traces: dict[AttemptId, _Trace] = {}
+        for record in records:
+            self.apply(record)
+
+    def apply(self, record: JournalRecord) -> None:
+        """Take one more record into account."""
+        trace = self._traces.setdefault(record.attempt, _Trace())
+        trace.events.add(record.event)
+        if record.message:
+            trace.messages[record.event] = record.message
+        if record.submission is not None:
+            trace.submission = record.submission
+        if record.event is JournalEvent.UNMASKED:
+            trace.survivors = record.survivors
+
+    def has(self, attempt: AttemptId, event: JournalEvent) -> bool:
+        """Whether this happened in this attempt."""
+        trace = self._traces.get(attempt)
+        return trace is not None and event in trace.events
+
+    def message(self, attempt: AttemptId, event: JournalEvent) -> bytes | None:
+        """The bytes that were sent then, for sending them again."""
+        trace = self._traces.get(attempt)
+        return None if trace is None else trace.messages.get(event)
+
+    def submission(self, attempt: AttemptId) -> Submission | None:
+        """What was submitted in this attempt, if anything."""
+        trace = self._traces.get(attempt)
+        return None if trace is None else trace.submission
+
+    def unmasked_in(self, run: RunId, round_number: int) -> AttemptId | None:
+        """The attempt of this round in which shares were opened, if one was."""
+        for attempt, trace in self._traces.items():
+            if (
+                (attempt.run, attempt.round) == (run, round_number)
+                and JournalEvent.UNMASKED in trace.events
+            ):
+                return attempt
+        return None
+
+    def open_submissions(self, run: RunId) -> tuple[AttemptId, ...]:
+        """Attempts of this run whose submission has an unknown fate, sorted."""
+        return tuple(
+            sorted(
+                attempt
+                for attempt, trace in self._traces.items()
+                if attempt.run == run and trace.is_open
+            )
+        )
+
+    def newly_dead(self, run: RunId, statements: Iterable[Abandon]) -> tuple[AttemptId, ...]:
+        """Open submissions that these (verified) statements prove dead.
+
+        Only statements by distinct members of the attempt's own U1 count: others hold no shares
+        (SA1 spec 2.5 ii).
+        """
+        spoken: dict[AttemptId, set[int]] = {}
+        for item in statements:
+            key = AttemptId(run=item.run, round=item.round, attempt=item.attempt)
+            spoken.setdefault(key, set()).add(item.seat)
+        dead = []
+        for attempt in self.open_submissions(run):
+            submission = self._traces[attempt].submission
+            if submission is None:
+                continue
+            members = spoken.get(attempt, set()) & set(submission.u1)
+            if len(members) >= threshold(len(submission.u1), submission.parameters.n_c):
+                dead.append(attempt)
+        return tuple(dead)
+
+    def check_open(self, parameters: RoundParameters) -> None:
+        """Raise ReplayError unless this attempt may be joined (check A2)."""
+        wanted = parameters.attempt_id
+        for attempt, trace in self._traces.items():
+            if attempt.run != wanted.run:
+                continue
+            if attempt.round > wanted.round and trace.events & {
+                JournalEvent.UNMASKED,
+                JournalEvent.CLOSED,
+            }:
+                raise ReplayError(
+                    f"{wanted} was opened after round {attempt.round} had been released"
+                )
+            if attempt.round != wanted.round:
+                continue
+            if attempt.attempt >= wanted.attempt:
+                raise ReplayError(f"{wanted} or a later attempt was opened before")
+            if trace.is_open and JournalEvent.UNMASKED not in trace.events:
+                raise ReplayError(
+                    f"this silo submitted in {attempt} and holds no abandon certificate for it"
+                )
+
+    def prior(self, kind: str, model: bytes, run: RunId) -> tuple[tuple[int, ...] | None, ...]:
+        """The survivors of every earlier submission that a new one would repeat (2.5 v).
+
+        None stands for survivors that this silo does not know. Empty: no repeat.
+        """
+        found: list[tuple[int, ...] | None] = []
+        for attempt, trace in self._traces.items():
+            submission = trace.submission
+            if submission is None or not trace.counts_as_submitted:
+                continue
+            same_state = submission.model_hash == model
+            still_open = (
+                trace.is_open and attempt.run == run and submission.parameters.kind == kind
+            )
+            if (same_state or still_open) and trace.survivors not in found:
+                found.append(trace.survivors)
+        return tuple(found)

@@ -1,0 +1,427 @@
+"""What one attempt of a round is: its vector, its limits, and the hash that binds them.
+
+`RoundParameters` holds every field of ctx (SA1 spec 3.2). Its digest enters every signature, key
+and mask of the attempt, so two parties with different parameters cannot complete a round.
+The threshold and the floor are functions of ctx and of |U1|; nobody sends them.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Self
+
+from secagg import canonical
+from secagg.errors import MalformedMessageError, ParameterError
+from secagg.ids import AttemptId, FederationId, RoundId, RunId
+from secagg.prg import CHUNK_WORDS
+from secagg.quantizer import check_no_wrap, required_ring_bits
+from secagg.ring import packed_bytes
+from secagg.verification import tag_count
+
+SUITE_DEFAULT: Final = 1
+MODE_MALICIOUS: Final = "malicious"
+GRAPH_COMPLETE: Final = "complete"
+# One set of public coefficients for all that a round releases (SA1 spec 2.3).
+COMMON_COEFFICIENTS: Final = ("common",)
+
+META_RING_BITS: Final = 64
+# |Σ| of a meta segment stays below 2^47, so that 48 bits bound it and four tags protect it.
+META_SUM_BITS: Final = 48
+# With b bits bounding the sum one tag is forged with probability 2^-(65-b); beyond 48 bits the
+# number of tags for 64 bits of soundness grows past four.
+MAX_BULK_RING_BITS: Final = 48
+MAX_SILOS: Final = 10_000
+MAX_VECTOR_LENGTH: Final = 2**31
+MAX_PARAMETER_BYTES: Final = 1024 * 1024
+TAG_SEGMENT: Final = "tags"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class SegmentKind(StrEnum):
+    """What a segment's integers are."""
+
+    BULK = "bulk"  # quantized reals in Z_{2^b}
+    META = "meta"  # integers with a declared bound, in Z_{2^64}
+    TAG = "tag"  # the linear MAC's tags, in Z_{2^64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """One named stretch of the vector.
+
+    Attributes:
+        name: lower-case letters, digits and underscores.
+        kind: bulk, meta or tag.
+        length: number of coordinates, ≥ 1.
+        value_bits: v of the quantizer for bulk, 0 otherwise.
+        ring_bits: b; sums are taken modulo 2^b.
+        bound: one silo's values lie in [-bound, bound]; 0 for tags, which have no range.
+    """
+
+    name: str
+    kind: SegmentKind
+    length: int
+    value_bits: int
+    ring_bits: int
+    bound: int
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ParameterError(
+                f"a segment's name must be 1 to 40 lower-case letters, digits or underscores "
+                f"and start with a letter, got {self.name!r}"
+            )
+        if not 1 <= self.length <= MAX_VECTOR_LENGTH:
+            raise ParameterError(
+                f"segment {self.name!r}: length must be in [1, {MAX_VECTOR_LENGTH}], "
+                f"got {self.length}"
+            )
+        if self.kind is SegmentKind.BULK:
+            self._check_bulk()
+        elif (self.value_bits, self.ring_bits) != (0, META_RING_BITS):
+            raise ParameterError(
+                f"segment {self.name!r}: a {self.kind} segment has value_bits 0 and ring_bits 64, "
+                f"got {self.value_bits} and {self.ring_bits}"
+            )
+        if self.kind is SegmentKind.META and not 1 <= self.bound < 2 ** (META_SUM_BITS - 1):
+            raise ParameterError(
+                f"segment {self.name!r}: bound must be in [1, 2^47), got {self.bound}"
+            )
+        if self.kind is SegmentKind.TAG and self.bound != 0:
+            raise ParameterError(f"segment {self.name!r}: tags have no bound, got {self.bound}")
+
+    def _check_bulk(self) -> None:
+        if not 4 <= self.value_bits < self.ring_bits <= MAX_BULK_RING_BITS:
+            raise ParameterError(
+                f"segment {self.name!r}: need 4 <= value_bits < ring_bits <= {MAX_BULK_RING_BITS}, "
+                f"got {self.value_bits} and {self.ring_bits}"
+            )
+        if self.bound != 2 ** (self.value_bits - 1) - 1:
+            raise ParameterError(
+                f"segment {self.name!r}: the bound of {self.value_bits} value bits is "
+                f"{2 ** (self.value_bits - 1) - 1}, got {self.bound}"
+            )
+
+    @property
+    def sum_bits(self) -> int:
+        """b_s: the sum over all silos lies in [-2^(b_s-1), 2^(b_s-1))."""
+        return META_SUM_BITS if self.kind is SegmentKind.META else self.ring_bits
+
+    @property
+    def tags(self) -> int:
+        """m_s: how many tags protect this segment's sum."""
+        return 0 if self.kind is SegmentKind.TAG else tag_count(self.sum_bits)
+
+    def check_sum_fits(self, n_max: int) -> None:
+        """Raise ParameterError unless n_max silos' values cannot wrap around the ring."""
+        if self.kind is SegmentKind.BULK:
+            check_no_wrap(self.value_bits, self.ring_bits, n_max)
+        elif self.kind is SegmentKind.META and n_max * self.bound >= 2 ** (META_SUM_BITS - 1):
+            raise ParameterError(
+                f"segment {self.name!r}: n_max * bound = {n_max} * {self.bound} must stay below "
+                f"2^47; lower the bound to {(2 ** (META_SUM_BITS - 1) - 1) // n_max}"
+            )
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode(
+            "segment",
+            canonical.text(self.name),
+            canonical.text(self.kind.value),
+            canonical.u64(self.length),
+            canonical.u16(self.value_bits),
+            canonical.u16(self.ring_bits),
+            canonical.u64(self.bound),
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of `encode`."""
+        name, kind, length, value_bits, ring_bits, bound = canonical.decode(
+            data, "segment", max_bytes=MAX_PARAMETER_BYTES, fields=6
+        )
+        word = canonical.read_text(kind)
+        if word not in {known.value for known in SegmentKind}:
+            raise MalformedMessageError(f"unknown segment kind {word!r}")
+        return cls(
+            name=canonical.read_text(name),
+            kind=SegmentKind(word),
+            length=canonical.read_u64(length),
+            value_bits=canonical.read_u16(value_bits),
+            ring_bits=canonical.read_u16(ring_bits),
+            bound=canonical.read_u64(bound),
+        )
+
+
+def bulk(name: str, length: int, *, value_bits: int, n_max: int) -> Segment:
+    """A segment of quantized reals in the smallest ring where n_max silos cannot wrap."""
+    return Segment(
+        name=name,
+        kind=SegmentKind.BULK,
+        length=length,
+        value_bits=value_bits,
+        ring_bits=required_ring_bits(value_bits, n_max),
+        bound=2 ** (value_bits - 1) - 1,
+    )
+
+
+def meta(name: str, length: int, *, bound: int) -> Segment:
+    """A segment of bounded integers: weights, counts, metrics."""
+    return Segment(
+        name=name,
+        kind=SegmentKind.META,
+        length=length,
+        value_bits=0,
+        ring_bits=META_RING_BITS,
+        bound=bound,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stretch of one segment that is masked, hashed and sent as one piece."""
+
+    segment: int
+    start: int
+    count: int
+    nbytes: int
+
+    @property
+    def index(self) -> int:
+        """Which chunk of its segment this is; the mask streams seek by it."""
+        return self.start // CHUNK_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSpec:
+    """The ordered segments of one round's vector."""
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        if not self.segments:
+            raise ParameterError("a vector needs at least one segment")
+        names = [segment.name for segment in self.segments]
+        if len(set(names)) != len(names):
+            raise ParameterError(f"a vector's segment names must be distinct, got {names}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Segment names in order."""
+        return tuple(segment.name for segment in self.segments)
+
+    def segment(self, name: str) -> Segment:
+        """The segment of this name; ParameterError if there is none."""
+        for segment in self.segments:
+            if segment.name == name:
+                return segment
+        raise ParameterError(f"no segment {name!r}; the vector has {', '.join(self.names)}")
+
+    def with_tags(self) -> "VectorSpec":
+        """This vector followed by the segment that carries its tags."""
+        length = sum(segment.tags for segment in self.segments)
+        tags = Segment(
+            name=TAG_SEGMENT,
+            kind=SegmentKind.TAG,
+            length=length,
+            value_bits=0,
+            ring_bits=META_RING_BITS,
+            bound=0,
+        )
+        return VectorSpec(segments=(*self.segments, tags))
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The pieces in wire order: segment by segment, CHUNK_WORDS words each (the last fewer)."""
+        pieces = []
+        for number, segment in enumerate(self.segments):
+            for start in range(0, segment.length, CHUNK_WORDS):
+                count = min(CHUNK_WORDS, segment.length - start)
+                pieces.append(
+                    Chunk(
+                        segment=number,
+                        start=start,
+                        count=count,
+                        nbytes=packed_bytes(count, segment.ring_bits),
+                    )
+                )
+        return tuple(pieces)
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of one packed vector."""
+        return sum(chunk.nbytes for chunk in self.chunks)
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode_list([segment.encode() for segment in self.segments])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of `encode`."""
+        items = canonical.decode_list(data, max_items=256)
+        return cls(segments=tuple(Segment.decode(item) for item in items))
+
+
+def threshold(silos: int, colluding: int) -> int:
+    """t: the smallest integer with 2t > n + n_c (SA1 spec 2.2, malicious server)."""
+    return (silos + colluding) // 2 + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundParameters:
+    """All that is known of an attempt before its model exists; the fields of ctx.
+
+    Attributes:
+        suite: 1 = X25519, Ed25519, HKDF-SHA256, AES-256-GCM, AES-256-CTR.
+        mode: "malicious": complete graph, signatures, consistency round.
+        kind: what is summed, "training" or "statistics"; kinds whose inputs are linear images of
+            one another share one kind.
+        round: number of the round in its run; only grows.
+        attempt: 0 for the first try of the round.
+        n_c: seats of the roster that may collude with the coordinator.
+        h_min: honest inputs that every released sum must hold.
+        h_dp: honest noise shares that a privacy plan counts on; 0 without one.
+        n_min: least number of survivors. n_orgs: least number of their organizations.
+        n_max: most silos that may take part; the ring is sized for it.
+        spec: the data segments; the tag segment is the protocol's and not listed.
+        dp: canonical bytes of the privacy plan, empty without one.
+        training_plan: digest of the training plan.
+        coefficients: names of the public coefficient vectors whose sums are released.
+    """
+
+    federation: FederationId
+    run: RunId
+    roster_digest: bytes
+    kind: str
+    round: int
+    attempt: int
+    n_c: int
+    n_max: int
+    spec: VectorSpec
+    training_plan: bytes
+    h_min: int = 2
+    h_dp: int = 0
+    n_min: int = 3
+    n_orgs: int = 3
+    suite: int = SUITE_DEFAULT
+    mode: str = MODE_MALICIOUS
+    graph: str = GRAPH_COMPLETE
+    dp: bytes = b""
+    coefficients: tuple[str, ...] = COMMON_COEFFICIENTS
+
+    def __post_init__(self) -> None:
+        for name in ("roster_digest", "training_plan"):
+            if len(getattr(self, name)) != 32:
+                raise ParameterError(f"{name} must be a 32-byte digest")
+        if not _NAME.fullmatch(self.kind):
+            raise ParameterError(f"a round's kind must be a lower-case word, got {self.kind!r}")
+        for name, low in (("round", 0), ("attempt", 0), ("n_c", 0), ("h_dp", 0)):
+            if getattr(self, name) < low:
+                raise ParameterError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if self.h_min < 2:
+            raise ParameterError(f"h_min must be at least 2, got {self.h_min}")
+        if self.n_min < 2 or self.n_orgs < 1:
+            raise ParameterError(
+                f"n_min must be at least 2 and n_orgs at least 1, got {self.n_min}, {self.n_orgs}"
+            )
+        if not self.n_min <= self.n_max <= MAX_SILOS:
+            raise ParameterError(
+                f"n_max must be in [n_min, {MAX_SILOS}] = [{self.n_min}, {MAX_SILOS}], "
+                f"got {self.n_max}"
+            )
+        if TAG_SEGMENT in self.spec.names:
+            raise ParameterError("the tag segment is added by the protocol; leave it out of spec")
+        for segment in self.spec.segments:
+            segment.check_sum_fits(self.n_max)
+
+    @property
+    def round_id(self) -> RoundId:
+        """Run and number of the round."""
+        return RoundId(self.run, self.round)
+
+    @property
+    def attempt_id(self) -> AttemptId:
+        """Run, round and attempt."""
+        return AttemptId(run=self.run, round=self.round, attempt=self.attempt)
+
+    @property
+    def wire_spec(self) -> VectorSpec:
+        """The segments that travel: data, then tags."""
+        return self.spec.with_tags()
+
+    def threshold(self, silos: int) -> int:
+        """t for |U1| = silos."""
+        return threshold(silos, self.n_c)
+
+    def floor(self, silos: int) -> int:
+        """F: the least |U1|, |U2| and |U3| for |U1| = silos (SA1 spec 2.2)."""
+        return max(
+            self.threshold(silos),
+            self.n_min,
+            max(self.n_c, 1) + self.h_min,
+            self.n_c + self.h_dp,
+        )
+
+    def next_attempt(self) -> "RoundParameters":
+        """The same round, tried once more."""
+        return replace(self, attempt=self.attempt + 1)
+
+    def _fields(self) -> tuple[bytes, ...]:
+        return (
+            canonical.u16(self.suite),
+            canonical.text(self.mode),
+            canonical.text(self.federation.name),
+            self.run.value,
+            self.roster_digest,
+            canonical.text(self.kind),
+            canonical.u64(self.round),
+            canonical.u32(self.attempt),
+            canonical.u32(self.n_c),
+            canonical.u32(self.h_min),
+            canonical.u32(self.h_dp),
+            canonical.u32(self.n_min),
+            canonical.u32(self.n_orgs),
+            canonical.u32(self.n_max),
+            canonical.text(self.graph),
+            self.spec.encode(),
+            self.dp,
+            self.training_plan,
+            canonical.encode_list([canonical.text(name) for name in self.coefficients]),
+        )
+
+    def ctx(self) -> bytes:
+        """The attempt's digest, 32 bytes (SA1 spec 3.2)."""
+        return canonical.digest("ctx", *self._fields())
+
+    def encode(self) -> bytes:
+        """Canonical bytes."""
+        return canonical.encode("parameters", *self._fields())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of `encode`; ParameterError or MalformedMessageError on anything else."""
+        fields = canonical.decode(data, "parameters", max_bytes=MAX_PARAMETER_BYTES, fields=19)
+        coefficients = canonical.decode_list(fields[18], max_items=64)
+        return cls(
+            suite=canonical.read_u16(fields[0]),
+            mode=canonical.read_text(fields[1]),
+            federation=FederationId(canonical.read_text(fields[2])),
+            run=RunId(fields[3]),
+            roster_digest=fields[4],
+            kind=canonical.read_text(fields[5]),
+            round=canonical.read_u64(fields[6]),
+            attempt=canonical.read_u32(fields[7]),
+            n_c=canonical.read_u32(fields[8]),
+            h_min=canonical.read_u32(fields[9]),
+            h_dp=canonical.read_u32(fields[10]),
+            n_min=canonical.read_u32(fields[11]),
+            n_orgs=canonical.read_u32(fields[12]),
+            n_max=canonical.read_u32(fields[13]),
+            graph=canonical.read_text(fields[14]),
+            spec=VectorSpec.decode(fields[15]),
+            dp=fields[16],
+            training_plan=fields[17],
+            coefficients=tuple(canonical.read_text(item) for item in coefficients),
+        )

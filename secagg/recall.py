@@ -1,0 +1,134 @@
+"""What a silo may still do for an attempt that an earlier process of it opened.
+
+A restarted silo has lost the attempt's secrets, so it signs and opens nothing new. It sends
+again, byte for byte, what is in its journal; it may promise to have opened nothing; and it checks
+the result of a sum that its vector is in (SA1 spec 3.5).
+"""
+
+from typing import assert_never
+
+from secagg import messages
+from secagg.effects import Finished, Persist, Send, SiloEffect
+from secagg.errors import LocalProtocolError
+from secagg.ids import AttemptId
+from secagg.journal import JournalEvent, JournalRecord, SiloHistory
+from secagg.keys import IdentityKey
+from secagg.ports import VectorStore
+from secagg.result import check_result
+from secagg.roster import Roster
+
+
+def record(history: SiloHistory, line: JournalRecord) -> list[SiloEffect]:
+    """Take a line into the history and have it written."""
+    history.apply(line)
+    return [Persist(record=line)]
+
+
+def resend(history: SiloHistory, attempt: AttemptId, event: JournalEvent) -> Send:
+    """Send again what was sent then; LocalProtocolError if the journal does not hold it."""
+    data = history.message(attempt, event)
+    if data is None:
+        raise LocalProtocolError(f"the journal holds no message for {event} in {attempt}")
+    message = messages.decode_message(data)
+    if not isinstance(message, messages.SiloMessage):
+        raise LocalProtocolError("the journal holds a message that no silo sends")
+    return Send(message=message)
+
+
+def abandon(
+    attempt: AttemptId,
+    *,
+    history: SiloHistory,
+    identity: IdentityKey,
+    seat: int,
+    roster: Roster,
+) -> list[SiloEffect]:
+    """Promise that nothing was and will be opened in this attempt; nothing once it was.
+
+    The mark is on disk before the promise leaves, and no Unmask of this attempt follows it.
+    """
+    if history.unmasked_in(attempt.run, attempt.round) is not None:
+        return []
+    if history.has(attempt, JournalEvent.ABANDONED):
+        return [resend(history, attempt, JournalEvent.ABANDONED)]
+    unsigned = messages.Abandon(
+        federation=roster.federation,
+        run=attempt.run,
+        round=attempt.round,
+        attempt=attempt.attempt,
+        seat=seat,
+    )
+    statement = messages.signed(unsigned, identity)
+    line = JournalRecord(
+        event=JournalEvent.ABANDONED, attempt=attempt, message=statement.encode()
+    )
+    return [*record(history, line), Send(message=statement)]
+
+
+class RecalledRound:
+    """An attempt that this silo remembers only from its journal."""
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        *,
+        seat: int,
+        identity: IdentityKey,
+        roster: Roster,
+        history: SiloHistory,
+        store: VectorStore,
+    ) -> None:
+        """Speak for `attempt` from what `history` says of it."""
+        self.attempt = attempt
+        self._seat = seat
+        self._identity = identity
+        self._roster = roster
+        self._history = history
+        self._store = store
+
+    def receive(self, message: messages.ServerMessage) -> list[SiloEffect]:
+        """Answer what can be answered without the attempt's secrets; ignore the rest.
+
+        Raises:
+            RemoteProtocolError: the announced sum fails a check.
+        """
+        match message:
+            case messages.AbandonRequest():
+                if message.attempt_id != self.attempt:
+                    return []
+                return abandon(
+                    self.attempt,
+                    history=self._history,
+                    identity=self._identity,
+                    seat=self._seat,
+                    roster=self._roster,
+                )
+            case messages.Result():
+                return self._on_result(message)
+            case messages.StateNotice():
+                return self._repeat(JournalEvent.SUBMITTED)
+            case messages.SurvivorsRequest():
+                return self._repeat(JournalEvent.SIGNED)
+            case messages.Certificate():
+                return self._repeat(JournalEvent.UNMASKED)
+            case messages.RoundOpen() | messages.Keys() | messages.Boxes():
+                return []
+            case messages.RoundFailed():
+                return []
+            case _:
+                assert_never(message)
+
+    def _repeat(self, event: JournalEvent) -> list[SiloEffect]:
+        if self._history.message(self.attempt, event) is None:
+            return []
+        return [resend(self._history, self.attempt, event)]
+
+    def _on_result(self, message: messages.Result) -> list[SiloEffect]:
+        submission = self._history.submission(self.attempt)
+        if submission is None or self._history.has(self.attempt, JournalEvent.CLOSED):
+            return []
+        aggregate = check_result(
+            message, submission=submission, roster=self._roster, store=self._store
+        )
+        line = JournalRecord(event=JournalEvent.CLOSED, attempt=self.attempt)
+        return [*record(self._history, line), Finished(aggregate=aggregate)]

@@ -1,0 +1,91 @@
+"""Checks A7 and A9: a certificate for the survivors, and a sum that is their sum.
+
+Both need only what a silo keeps after it has wiped its secrets, so a silo that was restarted
+after its upload checks with the same code.
+"""
+
+from secagg.effects import Aggregate
+from secagg.errors import ForgedSumError, RosterError, SurvivorsUncertifiedError
+from secagg.errors import BadSignatureError
+from secagg.journal import Submission
+from secagg.keys import verify
+from secagg.messages import SUM, Result, survivors_hash, survivors_signed_bytes
+from secagg.ports import VectorStore
+from secagg.roster import Roster
+from secagg.transcript import transcript_digest
+from secagg.vectors import TagContext, check_sum, read_sum
+
+
+def check_certificate(
+    signatures: tuple[tuple[int, bytes], ...],
+    *,
+    survivors: bytes,
+    binding: bytes,
+    members: tuple[int, ...],
+    threshold: int,
+    roster: Roster,
+) -> None:
+    """A7: at least t valid signatures by distinct members of this silo's own U2.
+
+    Signatures by others do not count: colluders outside U2 could certify two different sets
+    (SA1 spec 3.4).
+
+    Raises:
+        SurvivorsUncertifiedError: fewer.
+    """
+    statement = survivors_signed_bytes(binding, survivors)
+    signers = set()
+    for seat, signature in signatures:
+        if seat not in members or seat in signers:
+            continue
+        try:
+            verify(roster.seat(seat).identity_key, signature, statement)
+        except (BadSignatureError, RosterError):
+            continue
+        signers.add(seat)
+    if len(signers) < threshold:
+        raise SurvivorsUncertifiedError(
+            f"{len(signers)} silos of this silo's U2 have signed these survivors; "
+            f"{threshold} are needed"
+        )
+
+
+def check_result(
+    message: Result, *, submission: Submission, roster: Roster, store: VectorStore
+) -> Aggregate:
+    """A9: the server's signature, the certificate, the root, every range and every tag.
+
+    Args:
+        message: its attachment is in the store.
+        submission: this silo's view of the attempt.
+        roster: names the keys.
+        store: holds "sum".
+
+    Raises:
+        ForgedSumError, SurvivorsUncertifiedError, BadSignatureError: a check failed.
+    """
+    parameters = submission.parameters
+    verify(roster.coordinator_key, message.signature, message.signed_bytes())
+    seats = tuple(entry.seat for entry in message.entries)
+    if message.binding != submission.binding or list(seats) != sorted(set(seats)):
+        raise ForgedSumError("the result belongs to another view of the round")
+    check_certificate(
+        message.certificate,
+        survivors=survivors_hash(message.entries),
+        binding=submission.binding,
+        members=submission.u2,
+        threshold=parameters.threshold(len(submission.u1)),
+        roster=roster,
+    )
+    if transcript_digest(message) != message.transcript:
+        raise ForgedSumError("the result's transcript is not that of its contents")
+    opened = read_sum(store, SUM, parameters.wire_spec, message.root)
+    tags = TagContext(key=submission.key, binding=submission.binding)
+    check_sum(opened, spec=parameters.spec, tags=tags, seats=seats)
+    return Aggregate(
+        values=opened.values,
+        survivors=seats,
+        cohort=submission.u1,
+        parameters=parameters,
+        state_hash=submission.model_hash,
+    )

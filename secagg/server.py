@@ -1,0 +1,676 @@
+"""The server's end of one attempt: relays, counts, sums, and never sees an input.
+
+Sans-IO and one-shot. A silo's bad message raises `RemoteProtocolError` and changes nothing: one
+silo's rubbish stops nobody's round. Whatever a silo would check before it acts, the server checks
+before it relays. Too few silos at a phase's end is an outcome (`Aborted`), not an error.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from secagg import canonical, messages
+from secagg.effects import (
+    Aborted,
+    AbortReason,
+    Aggregate,
+    Broadcast,
+    DeadlineSet,
+    Finished,
+    ReleaseWanted,
+    SendTo,
+    ServerEffect,
+)
+from secagg.errors import (
+    BadDealerError,
+    BadKeyError,
+    BadShareError,
+    ContradictionError,
+    LocalProtocolError,
+    MalformedMessageError,
+    ParameterError,
+    RemoteProtocolError,
+    ReplayError,
+    RosterError,
+)
+from secagg.keys import IdentityKey, mask_key_from_seed, verify
+from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
+from secagg.messages import MASKED, STATE, SUM, Opening, ShareKind
+from secagg.parameters import RoundParameters
+from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
+from secagg.ports import VectorStore
+from secagg.roster import Roster
+from secagg.sealing import BOX_BYTES, commit_secret, commit_share
+from secagg.secretbytes import Secret
+from secagg.shamir import combine
+from secagg.transcript import binding_digest, setup_digest, transcript_digest
+from secagg.vectors import check_ranges, root_of, sum_and_unmask
+
+Seeds: TypeAlias = dict[str, list[tuple[int, bytes]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseDeadlines:
+    """How long the server waits in each phase, seconds."""
+
+    advertise_s: float = 60.0
+    share_s: float = 60.0
+    mask_s: float = 3600.0
+    survivors_s: float = 60.0
+    unmask_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for phase in _TIMED_PHASES:
+            if self.of(phase) <= 0:
+                raise ParameterError(f"the deadline of phase {phase} must be above 0 seconds")
+
+    def of(self, phase: Phase) -> float:
+        """Seconds for this phase."""
+        seconds: float = getattr(self, f"{phase.value}_s")
+        return seconds
+
+
+_TIMED_PHASES: Final = (
+    Phase.ADVERTISE,
+    Phase.SHARE,
+    Phase.MASK,
+    Phase.SURVIVORS,
+    Phase.UNMASK,
+)
+
+
+def masked_name(seat: int) -> str:
+    """The name of a silo's masked vector in the server's store."""
+    return f"{MASKED}.{seat}"
+
+
+class ServerRound:
+    """The server in one attempt of a round.
+
+    Args:
+        parameters: of the attempt.
+        plan: the training plan's document.
+        roster: the current one; ctx names its digest.
+        signing_key: the coordinator's Ed25519 key, the one the roster names.
+        store: holds "state" (before `set_state`), the uploads and the sum.
+        cohort: invited seats, sorted.
+        deadlines: seconds a phase.
+        abandons: statements that make earlier attempts of this run dead.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: RoundParameters,
+        plan: bytes,
+        roster: Roster,
+        signing_key: IdentityKey,
+        store: VectorStore,
+        cohort: tuple[int, ...],
+        deadlines: PhaseDeadlines,
+        abandons: tuple[messages.Abandon, ...] = (),
+    ) -> None:
+        if signing_key.public != roster.coordinator_key:
+            raise ParameterError("the roster names another coordinator key than this one")
+        if parameters.roster_digest != roster.digest():
+            raise ParameterError("the round's parameters name another roster than this one")
+        if messages.plan_hash(plan) != parameters.training_plan:
+            raise ParameterError("the round's parameters name another training plan")
+        if list(cohort) != sorted(set(cohort)) or not set(cohort) <= set(roster.indices):
+            raise ParameterError("a cohort is a sorted tuple of distinct seats of the roster")
+        self.phase = Phase.ADVERTISE
+        self.parameters = parameters
+        self.cohort = cohort
+        self.deadline: float | None = None
+        self._plan = plan
+        self._roster = roster
+        self._signing_key = signing_key
+        self._store = store
+        self._deadlines = deadlines
+        self._earlier_abandons = abandons
+        self._ctx = parameters.ctx()
+        self._seen: dict[tuple[int, str], bytes] = {}
+        self._lost: set[int] = set()
+        self._advertises: dict[int, messages.Advertise] = {}
+        self._shares: dict[int, messages.Share] = {}
+        self._masked: dict[int, messages.MaskedInput] = {}
+        self._late: set[int] = set()
+        self._signed: dict[int, bytes] = {}
+        self._pool: dict[int, dict[tuple[int, ShareKind], Secret]] = {}
+        self._abandons: dict[int, messages.Abandon] = {}
+        self._setup = b""
+        self._state: messages.StateNotice | None = None
+        self._binding = b""
+        self._entries: tuple[messages.SurvivorEntry, ...] = ()
+        self._certificate: tuple[tuple[int, bytes], ...] = ()
+
+    # --- what the driver calls ----------------------------------------------------------------
+
+    def start(self, now: float) -> list[ServerEffect]:
+        """Open the attempt."""
+        opening = messages.signed(
+            messages.RoundOpen(
+                parameters=self.parameters, plan=self._plan, abandons=self._earlier_abandons
+            ),
+            self._signing_key,
+        )
+        effects: list[ServerEffect] = [Broadcast(seats=self.cohort, message=opening)]
+        return effects + self._set_deadline(now)
+
+    def receive(self, seat: int, message: messages.SiloMessage, now: float) -> list[ServerEffect]:
+        """Take one message of the silo on this seat; its attachments are in the store.
+
+        The same message again is fine and has no effect.
+
+        Raises:
+            RemoteProtocolError: the message fails a check; nothing has changed.
+        """
+        if message.seat != seat:
+            raise RosterError(
+                f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
+            )
+        key = (seat, message.LABEL)
+        encoded = canonical.digest("seen", message.encode())
+        if key in self._seen:
+            if self._seen[key] != encoded:
+                raise ContradictionError(
+                    f"seat {seat} sent two different {message.LABEL} in one attempt", silo=seat
+                )
+            return []
+        require_heard(SERVER_HEARS, self.phase, message)
+        effects = self._dispatch(message, now)
+        self._seen[key] = encoded
+        return effects
+
+    def set_state(self, now: float) -> list[ServerEffect]:
+        """The round's state is in the store under "state": announce it when U2 is fixed."""
+        if self._state is not None:
+            raise LocalProtocolError("the round's state was set before")
+        pieces = range(self._store.chunks(STATE))
+        state = b"".join(self._store.read(STATE, piece) for piece in pieces)
+        self._state = messages.StateNotice(
+            setup=b"", model_hash=messages.model_hash(self.parameters.kind, state), nbytes=len(state)
+        )
+        return self._announce_state(now) if self.phase is Phase.MASK else []
+
+    def lost(self, seat: int, now: float) -> list[ServerEffect]:
+        """Stop waiting for this silo in this attempt: it was restarted or is gone."""
+        self._lost.add(seat)
+        return self._close_if_complete(now)
+
+    def expire(self, now: float) -> list[ServerEffect]:
+        """Close the phase if its deadline has passed."""
+        if self.deadline is None or now < self.deadline:
+            return []
+        return self._close(now)
+
+    def stop(self, detail: str) -> list[ServerEffect]:
+        """Give the attempt up from outside."""
+        return self._abort(AbortReason.STOPPED, detail, ())
+
+    def open(self, executor: Executor | None = None) -> list[ServerEffect]:
+        """Rebuild the masks that remain, take them off and publish the sum.
+
+        Call it after `ReleaseWanted`, once the ledger is settled; it is the expensive step.
+        """
+        if self.phase is not Phase.RESULT:
+            raise LocalProtocolError(f"there is nothing to open in phase {self.phase}")
+        wire = self.parameters.wire_spec
+        try:
+            removals = self._removals(wire.names)
+        except BadDealerError as error:
+            return self._abort(AbortReason.BAD_DEALER, str(error), ())
+        opened = sum_and_unmask(
+            spec=wire,
+            store=self._store,
+            uploads=[masked_name(seat) for seat in self.survivors],
+            removals=removals,
+            name=SUM,
+            executor=executor,
+        )
+        check_ranges(opened.values, self.parameters.spec, len(self.survivors))
+        unsigned = messages.Result(
+            binding=self._binding,
+            entries=self._entries,
+            certificate=self._certificate,
+            root=opened.root,
+            chunks=len(wire.chunks),
+            nbytes=wire.wire_bytes,
+            transcript=bytes(32),
+        )
+        complete = messages.replace_transcript(unsigned, transcript_digest(unsigned))
+        result = messages.signed(complete, self._signing_key)
+        self.phase = advance(self.phase, Step.FINISHED)
+        aggregate = Aggregate(
+            values=opened.values,
+            survivors=self.survivors,
+            cohort=tuple(sorted(self._advertises)),
+            parameters=self.parameters,
+            state_hash=self._state_notice.model_hash,
+        )
+        return [
+            Broadcast(seats=tuple(sorted(self._shares)), message=result),
+            Finished(aggregate=aggregate),
+        ]
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """U3, once it is fixed."""
+        return tuple(entry.seat for entry in self._entries)
+
+    @property
+    def abandons(self) -> tuple[messages.Abandon, ...]:
+        """Abandon statements of U1's silos for this attempt."""
+        return tuple(self._abandons[seat] for seat in sorted(self._abandons))
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether an aborted attempt may be followed by another one of the same round.
+
+        Before any masked vector came: freely. After: once t silos have abandoned it.
+        """
+        if self.phase is not Phase.ABORTED:
+            return False
+        return not self._masked or len(self._abandons) >= self._threshold
+
+    def awaited(self) -> tuple[int, ...]:
+        """Seats whose message is still awaited in this phase."""
+        expected: Mapping[Phase, tuple[set[int], set[int]]] = {
+            Phase.ADVERTISE: (set(self.cohort), set(self._advertises)),
+            Phase.SHARE: (set(self._advertises), set(self._shares)),
+            Phase.MASK: (set(self._shares), set(self._masked) | self._late),
+            Phase.SURVIVORS: (set(self._shares), set(self._signed)),
+            Phase.UNMASK: (set(self._shares), set(self._pool)),
+        }
+        asked, answered = expected.get(self.phase, (set(), set()))
+        return tuple(sorted(asked - answered - self._lost))
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _dispatch(self, message: messages.SiloMessage, now: float) -> list[ServerEffect]:
+        match message:
+            case messages.Advertise():
+                return self._on_advertise(message, now)
+            case messages.Share():
+                return self._on_share(message, now)
+            case messages.MaskedInput():
+                return self._on_masked(message, now)
+            case messages.Late():
+                return self._on_late(message, now)
+            case messages.Survivors():
+                return self._on_survivors(message, now)
+            case messages.Unmask():
+                return self._on_unmask(message, now)
+            case messages.Abandon():
+                return self._on_abandon(message)
+            case messages.Complaint():
+                return self._on_complaint(message)
+            case messages.Refusal():
+                self._verify(message)
+                return self.lost(message.seat, now)
+
+    def _on_advertise(self, message: messages.Advertise, now: float) -> list[ServerEffect]:
+        seat = message.seat
+        if seat not in self.cohort:
+            raise RosterError(f"seat {seat} is not invited to this round", silo=seat)
+        if message.ctx != self._ctx:
+            raise ReplayError("keys were advertised for another attempt", silo=seat)
+        self._verify(message)
+        taken = {item.enc_key for item in self._advertises.values()}
+        taken |= {item.mask_key for item in self._advertises.values()}
+        if {message.enc_key, message.mask_key} & taken or message.enc_key == message.mask_key:
+            raise BadKeyError("every key of a round must be another one", silo=seat)
+        self._advertises[seat] = message
+        return self._close_if_complete(now)
+
+    def _on_share(self, message: messages.Share, now: float) -> list[ServerEffect]:
+        seat = message.seat
+        if seat not in self._advertises:
+            raise RosterError(f"seat {seat} has not advertised keys in this attempt", silo=seat)
+        if message.setup != self._setup:
+            raise ReplayError("shares were dealt for another set of keys", silo=seat)
+        if tuple(box.holder for box in message.boxes) != tuple(sorted(self._advertises)):
+            raise MalformedMessageError("shares must be dealt to every silo of U1, in order")
+        if any(
+            len(box.box) != (0 if box.holder == seat else BOX_BYTES) for box in message.boxes
+        ):
+            raise MalformedMessageError(f"a box has {BOX_BYTES} bytes, the own one none")
+        self._verify(message)
+        self._shares[seat] = message
+        return self._close_if_complete(now)
+
+    def _on_masked(self, message: messages.MaskedInput, now: float) -> list[ServerEffect]:
+        seat = message.seat
+        if seat not in self._shares or seat in self._late:
+            raise RosterError(f"no masked vector is awaited from seat {seat}", silo=seat)
+        if not self._binding or message.binding != self._binding:
+            raise ReplayError("a vector was masked for another view of the round", silo=seat)
+        wire = self.parameters.wire_spec
+        if message.lengths != tuple(segment.length for segment in wire.segments):
+            raise MalformedMessageError("a masked vector has other segment lengths", silo=seat)
+        self._verify(message)
+        if root_of(self._store, masked_name(seat), wire) != message.root:
+            raise MalformedMessageError(
+                "the chunks of a masked vector are not those under its root", silo=seat
+            )
+        self._masked[seat] = message
+        return self._close_if_complete(now)
+
+    def _on_late(self, message: messages.Late, now: float) -> list[ServerEffect]:
+        if message.seat not in self._shares or message.seat in self._masked:
+            raise RosterError(f"seat {message.seat} cannot go late now", silo=message.seat)
+        if message.setup != self._setup:
+            raise ReplayError("a silo goes late in another attempt", silo=message.seat)
+        self._late.add(message.seat)
+        return self._close_if_complete(now)
+
+    def _on_survivors(self, message: messages.Survivors, now: float) -> list[ServerEffect]:
+        seat = message.seat
+        if seat not in self._shares:
+            raise RosterError(f"seat {seat} is not in U2", silo=seat)
+        if (message.binding, message.survivors) != (
+            self._binding,
+            messages.survivors_hash(self._entries),
+        ):
+            raise ReplayError("a silo signed other survivors", silo=seat)
+        self._verify(message)
+        if self.phase is not Phase.SURVIVORS:
+            return []  # the certificate is complete without it
+        self._signed[seat] = message.signature
+        return self._close_if_complete(now)
+
+    def _on_unmask(self, message: messages.Unmask, now: float) -> list[ServerEffect]:
+        seat = message.seat
+        if seat not in self._shares:
+            raise RosterError(f"seat {seat} is not in U2", silo=seat)
+        if message.binding != self._binding:
+            raise ReplayError("shares were opened for another view of the round", silo=seat)
+        self._verify(message)
+        survivors = set(self.survivors)
+        expected = tuple(
+            (dealer, ShareKind.SELF if dealer in survivors else ShareKind.KEY)
+            for dealer in sorted(self._shares)
+        )
+        if tuple((item.dealer, item.kind) for item in message.openings) != expected:
+            raise BadShareError(
+                "one share is opened for each silo of U2: of its self mask if it survived, of "
+                "its key if not",
+                silo=seat,
+            )
+        for item in message.openings:
+            self._check_opening(seat, item)
+        if self.phase is not Phase.UNMASK:
+            return []  # enough shares are here
+        self._pool[seat] = {(item.dealer, item.kind): item.share for item in message.openings}
+        return self._close_if_complete(now)
+
+    def _check_opening(self, holder: int, item: Opening) -> None:
+        dealt = next(box for box in self._shares[item.dealer].boxes if box.holder == holder)
+        promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
+        found = commit_share(self._setup, item.dealer, holder, item.kind.value, item.share)
+        if found != promised:
+            raise BadShareError(
+                f"a share of seat {item.dealer} is not the one it was dealt", silo=holder
+            )
+
+    def _on_abandon(self, message: messages.Abandon) -> list[ServerEffect]:
+        named = (message.federation, message.run, message.round, message.attempt)
+        own = self.parameters
+        if named != (own.federation, own.run, own.round, own.attempt):
+            raise ReplayError("a silo abandons another attempt", silo=message.seat)
+        if message.seat not in self._advertises:
+            raise RosterError("only silos of U1 can abandon an attempt", silo=message.seat)
+        self._verify(message)
+        self._abandons[message.seat] = message
+        return []
+
+    def _on_complaint(self, message: messages.Complaint) -> list[ServerEffect]:
+        if message.setup != self._setup:
+            raise ReplayError("a complaint is about another attempt", silo=message.seat)
+        if message.seat not in self._shares or message.dealer not in self._shares:
+            raise RosterError("a complaint names a silo outside U2", silo=message.seat)
+        self._verify(message)
+        return self._abort(
+            AbortReason.COMPLAINT,
+            f"seat {message.seat} about seat {message.dealer}: {message.reason}",
+            (),
+        )
+
+    def _verify(self, message: messages.SignedSiloMessage) -> None:
+        key = self._roster.seat(message.seat).identity_key
+        verify(key, message.signature, message.signed_bytes())
+
+    # --- the ends of phases -------------------------------------------------------------------
+
+    @property
+    def _threshold(self) -> int:
+        return self.parameters.threshold(len(self._advertises))
+
+    @property
+    def _state_notice(self) -> messages.StateNotice:
+        if self._state is None:
+            raise LocalProtocolError("the round has no state yet")
+        return self._state
+
+    def _set_deadline(self, now: float) -> list[ServerEffect]:
+        waits = self.phase in _TIMED_PHASES
+        self.deadline = now + self._deadlines.of(self.phase) if waits else None
+        return [DeadlineSet(at=self.deadline)]
+
+    def _close_if_complete(self, now: float) -> list[ServerEffect]:
+        """Close the phase early: when all have answered, or t where t are enough."""
+        enough = {
+            Phase.SURVIVORS: len(self._signed),
+            Phase.UNMASK: len(self._pool),
+        }.get(self.phase)
+        if enough is not None:
+            complete = enough >= self._threshold or not self.awaited()
+        else:
+            complete = self.phase in _TIMED_PHASES and not self.awaited()
+            # A state that is still being made is no reason to close.
+            complete = complete and not (self.phase is Phase.MASK and not self._binding)
+        return self._close(now) if complete else []
+
+    def _close(self, now: float) -> list[ServerEffect]:
+        match self.phase:
+            case Phase.ADVERTISE:
+                return self._close_advertise(now)
+            case Phase.SHARE:
+                return self._close_share(now)
+            case Phase.MASK:
+                return self._close_mask(now)
+            case Phase.SURVIVORS:
+                return self._close_survivors(now)
+            case Phase.UNMASK:
+                return self._close_unmask(now)
+            case Phase.RESULT | Phase.CLOSED | Phase.ABORTED:
+                return []
+
+    def _close_advertise(self, now: float) -> list[ServerEffect]:
+        u1 = tuple(sorted(self._advertises))
+        short = self._too_few(u1, AbortReason.TOO_FEW_ADVERTISED, self.cohort)
+        if short:
+            return short
+        self._setup = setup_digest(self._ctx, self._advertises)
+        self.phase = advance(self.phase, Step.ADVERTISED)
+        keys = messages.Keys(advertises=tuple(self._advertises[seat] for seat in u1))
+        return [Broadcast(seats=u1, message=keys), *self._set_deadline(now)]
+
+    def _close_share(self, now: float) -> list[ServerEffect]:
+        u2 = tuple(sorted(self._shares))
+        short = self._too_few(u2, AbortReason.TOO_FEW_SHARED, tuple(self._advertises))
+        if short:
+            return short
+        self.phase = advance(self.phase, Step.SHARED)
+        effects: list[ServerEffect] = []
+        u1 = sorted(self._advertises)
+        leaves = {
+            dealer: [box.encode() for box in self._shares[dealer].boxes] for dealer in u2
+        }
+        for holder in u2:
+            place = u1.index(holder)
+            deliveries = tuple(
+                messages.Delivery(
+                    dealer=dealer,
+                    box=self._shares[dealer].boxes[place],
+                    path=canonical.merkle_path(leaves[dealer], place),
+                    boxes_root=self._shares[dealer].boxes_root,
+                    commitment_b=self._shares[dealer].commitment_b,
+                    commitment_k=self._shares[dealer].commitment_k,
+                    signature=self._shares[dealer].signature,
+                )
+                for dealer in u2
+            )
+            effects.append(SendTo(seat=holder, message=messages.Boxes(deliveries=deliveries)))
+        effects += self._set_deadline(now)
+        return effects + (self._announce_state(now) if self._state else [])
+
+    def _announce_state(self, now: float) -> list[ServerEffect]:
+        """Sign the state for this setup; from here on silos train, so the wait starts anew."""
+        unsigned = messages.StateNotice(
+            setup=self._setup,
+            model_hash=self._state_notice.model_hash,
+            nbytes=self._state_notice.nbytes,
+        )
+        notice = messages.signed(unsigned, self._signing_key)
+        self._state = notice
+        roots = {seat: share.root for seat, share in self._shares.items()}
+        self._binding = binding_digest(self._setup, notice.model_hash, roots)
+        return [
+            Broadcast(seats=tuple(sorted(self._shares)), message=notice),
+            *self._set_deadline(now),
+        ]
+
+    def _close_mask(self, now: float) -> list[ServerEffect]:
+        u3 = tuple(sorted(self._masked))
+        short = self._too_few(u3, AbortReason.TOO_FEW_MASKED, tuple(self._shares))
+        if short:
+            return short
+        entries = tuple(self._masked[seat].entry for seat in u3)
+        stale = [entry.seat for entry in entries if entry.prior and entry.prior != u3]
+        if stale:
+            return self._abort(
+                AbortReason.REPEAT,
+                f"seats {stale} were in a sum over this state with other survivors",
+                (),
+            )
+        self._entries = entries
+        self.phase = advance(self.phase, Step.MASKED)
+        request = messages.SurvivorsRequest(entries=entries)
+        return [
+            Broadcast(seats=tuple(sorted(self._shares)), message=request),
+            *self._set_deadline(now),
+        ]
+
+    def _close_survivors(self, now: float) -> list[ServerEffect]:
+        if len(self._signed) < self._threshold:
+            return self._abort(
+                AbortReason.TOO_FEW_SIGNED,
+                f"{len(self._signed)} of {self._threshold}",
+                self.awaited(),
+            )
+        self._certificate = tuple((seat, self._signed[seat]) for seat in sorted(self._signed))
+        self.phase = advance(self.phase, Step.SIGNED)
+        certificate = messages.Certificate(signatures=self._certificate)
+        return [
+            Broadcast(seats=tuple(sorted(self._shares)), message=certificate),
+            *self._set_deadline(now),
+        ]
+
+    def _close_unmask(self, now: float) -> list[ServerEffect]:
+        if len(self._pool) < self._threshold:
+            return self._abort(
+                AbortReason.TOO_FEW_OPENED,
+                f"{len(self._pool)} of {self._threshold}; the round is lost unless they abandon it",
+                self.awaited(),
+            )
+        self.phase = advance(self.phase, Step.OPENED)
+        return [*self._set_deadline(now), ReleaseWanted()]
+
+    def _too_few(
+        self, seats: tuple[int, ...], reason: AbortReason, asked: tuple[int, ...]
+    ) -> list[ServerEffect]:
+        silos = len(self._advertises)
+        floor = self.parameters.floor(silos)
+        missing = tuple(sorted(set(asked) - set(seats)))
+        if len(seats) < floor:
+            return self._abort(reason, f"{len(seats)} of at least {floor}", missing)
+        found = self._roster.organizations(seats)
+        if found < self.parameters.n_orgs:
+            detail = f"{found} of at least {self.parameters.n_orgs}"
+            return self._abort(AbortReason.TOO_FEW_ORGANIZATIONS, detail, missing)
+        return []
+
+    def _abort(
+        self, reason: AbortReason, detail: str, missing: tuple[int, ...]
+    ) -> list[ServerEffect]:
+        """End without a sum; once vectors may have been masked, ask for Abandon statements."""
+        self.phase = advance(self.phase, Step.FAILED)
+        self.deadline = None
+        own = self.parameters
+        effects: list[ServerEffect] = []
+        if self._masked:
+            request = messages.AbandonRequest(
+                run=own.run, round=own.round, attempt=own.attempt
+            )
+            effects.append(Broadcast(seats=tuple(sorted(self._advertises)), message=request))
+        failed = messages.RoundFailed(
+            run=own.run, round=own.round, attempt=own.attempt, reason=f"{reason}: {detail}"
+        )
+        effects.append(Broadcast(seats=self.cohort, message=failed))
+        effects.append(DeadlineSet(at=None))
+        effects.append(Aborted(reason=reason, detail=detail, missing=missing))
+        return effects
+
+    # --- unmasking ----------------------------------------------------------------------------
+
+    def _rebuild(self, dealer: int, kind: ShareKind) -> bytes:
+        holders = sorted(self._pool)[: self._threshold]
+        shares = {holder: self._pool[holder][dealer, kind] for holder in holders}
+        try:
+            return combine(shares, self._threshold)
+        except BadShareError as error:
+            raise BadDealerError(
+                f"the shares of seat {dealer} fit its commitments and rebuild no secret",
+                silo=dealer,
+            ) from error
+
+    def _removals(self, segments: tuple[str, ...]) -> Seeds:
+        """The masks left in the sum: survivors' self masks, and their pairs with dropouts.
+
+        Source: Bonawitz et al. 2017, fig. 4, round 4.
+        """
+        seeds: Seeds = {name: [] for name in segments}
+        for dealer in self.survivors:
+            secret = self._rebuild(dealer, ShareKind.SELF)
+            promised = self._shares[dealer].commitment_b
+            if commit_secret("com-b", self._setup, dealer, secret) != promised:
+                raise _bad_dealer(dealer)
+            for name in segments:
+                seed = self_seed(secret, binding=self._binding, seat=dealer, segment=name)
+                seeds[name].append((-1, seed))
+        for dealer in sorted(set(self._shares) - set(self.survivors)):
+            key = mask_key_from_seed(self._rebuild(dealer, ShareKind.KEY))
+            if key.public != self._advertises[dealer].mask_key:
+                raise _bad_dealer(dealer)
+            for survivor in self.survivors:
+                shared = pairwise_seeds(
+                    key,
+                    self._advertises[survivor].mask_key,
+                    binding=self._binding,
+                    own_seat=dealer,
+                    peer_seat=survivor,
+                    segments=segments,
+                )
+                # The dropout's own half never came, so it is what is missing from the sum.
+                sign = pairwise_sign(dealer, survivor)
+                for name in segments:
+                    seeds[name].append((sign, shared[name]))
+        return seeds
+
+
+def _bad_dealer(dealer: int) -> RemoteProtocolError:
+    return BadDealerError(
+        f"the shares of seat {dealer} rebuild another secret than it committed to", silo=dealer
+    )

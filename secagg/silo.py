@@ -1,0 +1,730 @@
+"""One silo's end of one attempt: sans-IO, one-shot, and suspicious.
+
+Messages in, effects out; randomness, journal and storage are given at construction. Every check
+of SA1 spec 3.4 stands in the method of the message it belongs to, with its name (A1 … A9). After
+any exception the round is dead: its secrets are wiped and it answers nothing but a request to
+abandon, and not even that once it has opened its shares.
+"""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+import numpy as np
+
+from secagg import canonical, messages
+from secagg.effects import Aborted, AbortReason, Finished, Persist, Send, SiloEffect, TrainingWanted
+from secagg.errors import (
+    BadKeyError,
+    BadShareError,
+    BadSignatureError,
+    CohortRefusedError,
+    LocalProtocolError,
+    MalformedMessageError,
+    ModelMismatchError,
+    ParameterError,
+    PolicyRefusedError,
+    RemoteProtocolError,
+    ReplayError,
+    RosterError,
+    SecondUnmaskError,
+    SurvivorsMismatchError,
+)
+from secagg.ids import AttemptId
+from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
+from secagg.keys import AgreementKey, IdentityKey, mask_key_from_seed, verify
+from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
+from secagg.messages import Opening, ShareBox, ShareKind
+from secagg.parameters import RoundParameters, SegmentKind
+from secagg.phases import SILO_HEARS, Phase, Step, advance, require_heard
+from secagg.policy import SiloPolicy
+from secagg.ports import VectorStore
+from secagg.recall import abandon, record, resend
+from secagg.result import check_certificate, check_result
+from secagg.ring import IntVector
+from secagg.rng import Rng
+from secagg.roster import Roster
+from secagg.sealing import SharePayload, commit_secret, commit_share, open_box, seal
+from secagg.secretbytes import Secret
+from secagg.shamir import split
+from secagg.transcript import binding_digest, setup_digest
+from secagg.vectors import TagContext, mask_vector
+from secagg.verification import verification_key
+
+SECRET_BYTES = 32
+
+
+class SiloRound:
+    """A silo in one attempt of a round.
+
+    Args:
+        seat: this silo's index in the roster.
+        identity: its Ed25519 key, the one the roster names.
+        roster: the newest roster it knows.
+        policy: its own limits.
+        history: its journal, replayed; the round keeps it up to date with what it persists.
+        store: holds "state", "masked" and "sum" of this attempt.
+        rng: the source of this attempt's secrets.
+        required_state: the model hash that the silo's own recomputation of the last server step
+            gives; None if it missed a round and cannot know (SA1 spec 2.5 v).
+    """
+
+    def __init__(
+        self,
+        *,
+        seat: int,
+        identity: IdentityKey,
+        roster: Roster,
+        policy: SiloPolicy,
+        history: SiloHistory,
+        store: VectorStore,
+        rng: Rng,
+        required_state: bytes | None = None,
+    ) -> None:
+        if roster.seat(seat).identity_key != identity.public:
+            raise ParameterError(
+                f"the roster names another identity key for seat {seat}; use the roster that "
+                f"came with this silo's certificate"
+            )
+        self.phase = Phase.ADVERTISE
+        self.seat = seat
+        self.survivors: tuple[int, ...] = ()
+        self.farewell: messages.Complaint | messages.Refusal | None = None
+        self._identity = identity
+        self._roster = roster
+        self._policy = policy
+        self._history = history
+        self._store = store
+        self._rng = rng
+        self._required_state = required_state
+        self._parameters: RoundParameters | None = None
+        self._secrets: dict[str, Secret] = {}
+        self._enc_key: AgreementKey | None = None
+        self._mask_key: AgreementKey | None = None
+        self._advertises: dict[int, messages.Advertise] = {}
+        self._own_share: messages.Share | None = None
+        self._held: dict[int, SharePayload] = {}
+        self._share_roots: dict[int, bytes] = {}
+        self._setup = b""
+        self._binding = b""
+        self._model_hash = b""
+        self._tag_key: Secret | None = None
+        self._entries: tuple[messages.SurvivorEntry, ...] = ()
+        self._submitted: messages.MaskedInput | None = None
+
+    # --- what the driver calls ----------------------------------------------------------------
+
+    @property
+    def parameters(self) -> RoundParameters:
+        """Of the attempt; LocalProtocolError before it is open."""
+        if self._parameters is None:
+            raise LocalProtocolError("the round is not open yet")
+        return self._parameters
+
+    @property
+    def attempt(self) -> AttemptId:
+        """Which attempt this is."""
+        return self.parameters.attempt_id
+
+    def receive(self, message: messages.ServerMessage) -> list[SiloEffect]:
+        """Take one message of the server; its attachments are in the store.
+
+        Raises:
+            RemoteProtocolError: a check failed; the round is ABORTED and `farewell` holds what
+                the silo still tells the server.
+            LocalProtocolError: the round is over.
+        """
+        if isinstance(message, messages.AbandonRequest):
+            return self._on_abandon_request(message)
+        if isinstance(message, messages.RoundFailed):
+            return self._on_failed(message)
+        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+            raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new object")
+        try:
+            require_heard(SILO_HEARS, self.phase, message)
+            return self._dispatch(message)
+        except BaseException as error:
+            self._die(error)
+            raise
+
+    def contribute(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
+        """Mask and send this silo's vector.
+
+        Args:
+            values: per data segment the encoded integers, shape (length,), int64.
+
+        Raises:
+            ParameterError: a segment is missing or superfluous, has the wrong shape or dtype, or
+                a value beyond its bound. Nothing has left the silo.
+        """
+        try:
+            if self.phase is not Phase.MASK or not self._binding:
+                raise LocalProtocolError(f"nothing is to be contributed in phase {self.phase}")
+            self._check_values(values)
+            return self._submit(values)
+        except BaseException as error:
+            self._die(error)
+            raise
+
+    def go_late(self) -> list[SiloEffect]:
+        """Send no vector in this attempt and go on as a helper."""
+        if self.phase is not Phase.MASK:
+            raise LocalProtocolError(f"a silo cannot go late in phase {self.phase}")
+        effects = self._persist(JournalEvent.LATE)
+        effects.append(Send(message=messages.Late(setup=self._setup, seat=self.seat)))
+        self.phase = advance(self.phase, Step.WENT_LATE)
+        return effects
+
+    # --- the messages, in the order of the protocol ------------------------------------------
+
+    def _dispatch(self, message: messages.ServerMessage) -> list[SiloEffect]:
+        match message:
+            case messages.RoundOpen():
+                return self._on_open(message)
+            case messages.Keys():
+                return self._on_keys(message)
+            case messages.Boxes():
+                return self._on_boxes(message)
+            case messages.StateNotice():
+                return self._on_state(message)
+            case messages.SurvivorsRequest():
+                return self._on_survivors(message)
+            case messages.Certificate():
+                return self._on_certificate(message)
+            case messages.Result():
+                return self._on_result(message)
+            case messages.AbandonRequest() | messages.RoundFailed():
+                raise LocalProtocolError("handled before the phase is looked at")
+            case _:
+                assert_never(message)
+
+    def _on_open(self, message: messages.RoundOpen) -> list[SiloEffect]:
+        """A1, A2: accept the parameters, make fresh keys."""
+        parameters = message.parameters
+        self._parameters = parameters
+        verify(self._roster.coordinator_key, message.signature, message.signed_bytes())
+        self._policy.check(parameters, self._roster)
+        if messages.plan_hash(message.plan) != parameters.training_plan:
+            raise PolicyRefusedError(
+                "policy rule training_plans: the document that came is not the one ctx names"
+            )
+        effects = self._absorb_abandons(message.abandons)
+        self._history.check_open(parameters)
+        for name in ("a", "b", "k"):
+            self._secrets[name] = Secret(self._rng.bytes(SECRET_BYTES))
+        nonce = self._rng.bytes(SECRET_BYTES)
+        self._enc_key = AgreementKey.from_secret(self._rng.bytes(SECRET_BYTES))
+        self._mask_key = mask_key_from_seed(self._secrets["a"])
+        unsigned = messages.Advertise(
+            ctx=parameters.ctx(),
+            seat=self.seat,
+            nonce=nonce,
+            enc_key=self._enc_key.public,
+            mask_key=self._mask_key.public,
+        )
+        advertise = messages.signed(unsigned, self._identity)
+        self._advertises = {self.seat: advertise}
+        effects += self._persist(JournalEvent.OPENED)
+        effects.append(Send(message=advertise))
+        self.phase = advance(self.phase, Step.ADVERTISED)
+        return effects
+
+    def _absorb_abandons(self, statements: tuple[messages.Abandon, ...]) -> list[SiloEffect]:
+        """Close own submissions that enough silos of their U1 have abandoned (2.5 ii)."""
+        valid = []
+        for item in statements:
+            if item.federation != self.parameters.federation or item.run != self.parameters.run:
+                raise ReplayError("an abandon statement belongs to another run")
+            verify(self._roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
+            valid.append(item)
+        effects: list[SiloEffect] = []
+        for attempt in self._history.newly_dead(self.parameters.run, valid):
+            dead = JournalRecord(event=JournalEvent.DEAD, attempt=attempt)
+            effects += record(self._history, dead)
+        return effects
+
+    def _on_keys(self, message: messages.Keys) -> list[SiloEffect]:
+        """A3: accept U1 and its keys, deal shares."""
+        parameters = self.parameters
+        advertises = {item.seat: item for item in message.advertises}
+        u1 = tuple(item.seat for item in message.advertises)
+        if list(u1) != sorted(advertises):
+            raise RosterError("U1 must be sorted and name every silo once")
+        own = self._advertises[self.seat]
+        if advertises.get(self.seat) != own:
+            raise RosterError("this silo's own keys are missing from U1 or were changed")
+        floor = parameters.floor(len(u1))
+        if not floor <= len(u1) <= parameters.n_max:
+            raise RosterError(
+                f"U1 has {len(u1)} silos; at least {floor} and at most {parameters.n_max} are needed"
+            )
+        ctx = parameters.ctx()
+        public_keys = set()
+        for item in message.advertises:
+            if item.ctx != ctx:
+                raise ReplayError("keys were advertised for another attempt", silo=item.seat)
+            verify(self._roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
+            public_keys |= {item.enc_key, item.mask_key}
+        if len(public_keys) != 2 * len(u1):
+            raise BadKeyError("every key of U1 must be another one; a key was advertised twice")
+        self._require_organizations(u1, RosterError)
+        self._advertises = advertises
+        self._setup = setup_digest(ctx, advertises)
+        share = self._deal(u1)
+        self._own_share = share
+        self.phase = advance(self.phase, Step.SHARED)
+        return [Send(message=share)]
+
+    def _deal(self, u1: tuple[int, ...]) -> messages.Share:
+        threshold = self.parameters.threshold(len(u1))
+        shares_a = split(self._secrets["a"], threshold=threshold, holders=u1, rng=self._rng)
+        shares_b = split(self._secrets["b"], threshold=threshold, holders=u1, rng=self._rng)
+        boxes = []
+        for holder in u1:
+            payload = SharePayload(
+                share_a=shares_a[holder],
+                share_b=shares_b[holder],
+                verification_key=self._secrets["k"],
+            )
+            if holder == self.seat:
+                self._held[self.seat] = payload
+                sealed = b""
+            else:
+                sealed = seal(
+                    own=self._own_enc_key,
+                    peer_public=self._advertises[holder].enc_key,
+                    setup=self._setup,
+                    sender=self.seat,
+                    receiver=holder,
+                    plaintext=payload.encode(),
+                    rng=self._rng,
+                )
+                # A3: a mask key of low order would make the pair's mask public; find it now.
+                self._own_mask_key.exchange(self._advertises[holder].mask_key)
+            boxes.append(
+                ShareBox(
+                    holder=holder,
+                    box=sealed,
+                    commitment_a=commit_share(self._setup, self.seat, holder, "a", shares_a[holder]),
+                    commitment_b=commit_share(self._setup, self.seat, holder, "b", shares_b[holder]),
+                )
+            )
+        unsigned = messages.Share(
+            setup=self._setup,
+            seat=self.seat,
+            commitment_b=commit_secret("com-b", self._setup, self.seat, self._secrets["b"]),
+            commitment_k=commit_secret("com-k", self._setup, self.seat, self._secrets["k"]),
+            boxes=tuple(boxes),
+        )
+        return messages.signed(unsigned, self._identity)
+
+    def _on_boxes(self, message: messages.Boxes) -> list[SiloEffect]:
+        """A4: accept U2 and the shares dealt to this silo."""
+        if self._share_roots:
+            raise CohortRefusedError("U2 was announced before")
+        u1 = tuple(sorted(self._advertises))
+        u2 = tuple(item.dealer for item in message.deliveries)
+        if list(u2) != sorted(set(u2)) or not set(u2) <= set(u1):
+            raise CohortRefusedError("U2 must be a sorted part of U1 that names every silo once")
+        floor = self.parameters.floor(len(u1))
+        if len(u2) < floor:
+            raise CohortRefusedError(f"U2 has {len(u2)} silos; at least {floor} are needed")
+        self._require_organizations(u2, CohortRefusedError)
+        own = self._own_share
+        mine = [item for item in message.deliveries if item.dealer == self.seat]
+        if own is None or not mine or mine[0].root != own.root:
+            raise CohortRefusedError("this silo's own shares are missing from U2 or were changed")
+        for item in message.deliveries:
+            self._accept_delivery(item, u1)
+        parts = [(dealer, payload.verification_key) for dealer, payload in self._held.items()]
+        self._tag_key = verification_key(self._setup, parts)
+        self._share_roots = {item.dealer: item.root for item in message.deliveries}
+        return []
+
+    def _accept_delivery(self, item: messages.Delivery, u1: tuple[int, ...]) -> None:
+        verify(
+            self._roster.seat(item.dealer).identity_key,
+            item.signature,
+            messages.share_signed_bytes(self._setup, item.dealer, item.root),
+        )
+        if item.box.holder != self.seat:
+            raise CohortRefusedError("a box for another silo was delivered", silo=item.dealer)
+        try:
+            canonical.merkle_verify(
+                item.boxes_root, len(u1), u1.index(self.seat), item.box.encode(), item.path
+            )
+        except MalformedMessageError as error:
+            # The path is the server's: this blames nobody but the server.
+            raise CohortRefusedError(
+                "a box is not the one its dealer signed", silo=item.dealer
+            ) from error
+        if item.dealer == self.seat:
+            return
+        try:
+            payload = SharePayload.decode(
+                open_box(
+                    own=self._own_enc_key,
+                    peer_public=self._advertises[item.dealer].enc_key,
+                    setup=self._setup,
+                    sender=item.dealer,
+                    receiver=self.seat,
+                    box=item.box.box,
+                )
+            )
+            self._check_commitments(item, payload)
+        except BadShareError as error:
+            complaint = messages.Complaint(
+                setup=self._setup, seat=self.seat, dealer=item.dealer, reason=error.code
+            )
+            self.farewell = messages.signed(complaint, self._identity)
+            raise
+        self._held[item.dealer] = payload
+
+    def _check_commitments(self, item: messages.Delivery, payload: SharePayload) -> None:
+        expected = (
+            commit_share(self._setup, item.dealer, self.seat, "a", payload.share_a),
+            commit_share(self._setup, item.dealer, self.seat, "b", payload.share_b),
+            commit_secret("com-k", self._setup, item.dealer, payload.verification_key),
+        )
+        if expected != (item.box.commitment_a, item.box.commitment_b, item.commitment_k):
+            raise BadShareError(
+                f"the shares dealt by seat {item.dealer} do not fit its commitments",
+                silo=item.dealer,
+            )
+
+    def _on_state(self, message: messages.StateNotice) -> list[SiloEffect]:
+        """A5: accept the model; from here on everything is bound to it."""
+        if not self._share_roots or self._binding:
+            raise ModelMismatchError("a state is accepted once, after U2")
+        if message.setup != self._setup:
+            raise ModelMismatchError("the state was announced for another attempt")
+        verify(self._roster.coordinator_key, message.signature, message.signed_bytes())
+        pieces = range(self._store.chunks(messages.STATE))
+        state = b"".join(self._store.read(messages.STATE, piece) for piece in pieces)
+        if messages.model_hash(self.parameters.kind, state) != message.model_hash:
+            raise ModelMismatchError("the state's bytes are not those that the coordinator signed")
+        if self._required_state is not None and message.model_hash != self._required_state:
+            raise ModelMismatchError(
+                "the state is not the one that follows from the last round's result"
+            )
+        self._model_hash = message.model_hash
+        self._binding = binding_digest(self._setup, message.model_hash, self._share_roots)
+        if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
+            return self.go_late()  # 2.5 (i): after Unmask it only helps
+        if None in self._prior() or len(self._prior()) > 1:
+            return self.go_late()  # 2.5 (v): a repeat whose earlier survivors it cannot name
+        return [TrainingWanted(parameters=self.parameters, state_hash=message.model_hash)]
+
+    def _prior(self) -> tuple[tuple[int, ...] | None, ...]:
+        return self._history.prior(self.parameters.kind, self._model_hash, self.attempt.run)
+
+    def _check_values(self, values: Mapping[str, IntVector]) -> None:
+        spec = self.parameters.spec
+        if set(values) != set(spec.names):
+            raise ParameterError(
+                f"expected the segments {', '.join(spec.names)}, got {', '.join(sorted(values))}"
+            )
+        for segment in spec.segments:
+            column = values[segment.name]
+            if column.dtype != np.int64 or column.shape != (segment.length,):
+                raise ParameterError(
+                    f"segment {segment.name!r}: expected int64 of shape ({segment.length},), got "
+                    f"{column.dtype} of shape {column.shape}; encode reals with a quantizer first"
+                )
+            if int(column.max()) > segment.bound or int(column.min()) < -segment.bound:
+                raise ParameterError(
+                    f"segment {segment.name!r} holds a value beyond its bound {segment.bound}"
+                )
+
+    def _submit(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
+        parameters = self.parameters
+        wire = parameters.wire_spec
+        u2 = tuple(sorted(self._share_roots))
+        root = mask_vector(
+            values,
+            spec=parameters.spec,
+            tags=self._tags,
+            seat=self.seat,
+            seeds=self._mask_seeds(u2, wire.names),
+            store=self._store,
+            name=messages.MASKED,
+        )
+        prior = self._prior()
+        unsigned = messages.MaskedInput(
+            binding=self._binding,
+            seat=self.seat,
+            root=root,
+            lengths=tuple(segment.length for segment in wire.segments),
+            chunks=len(wire.chunks),
+            nbytes=wire.wire_bytes,
+            prior=prior[0] if prior and prior[0] is not None else (),
+        )
+        masked = messages.signed(unsigned, self._identity)
+        submission = Submission(
+            parameters=parameters,
+            model_hash=self._model_hash,
+            binding=self._binding,
+            u1=tuple(sorted(self._advertises)),
+            u2=u2,
+            key=self._tags.key,
+        )
+        effects = self._persist(
+            JournalEvent.SUBMITTED, message=masked.encode(), submission=submission
+        )
+        effects.append(Send(message=masked))
+        self._submitted = masked
+        self.phase = advance(self.phase, Step.MASKED)
+        return effects
+
+    def _mask_seeds(
+        self, u2: tuple[int, ...], segments: tuple[str, ...]
+    ) -> dict[str, list[tuple[int, bytes]]]:
+        """Per segment: the self mask, and the pairwise mask with every other silo of U2."""
+        seeds = {
+            name: [
+                (1, self_seed(self._secrets["b"], binding=self._binding, seat=self.seat, segment=name))
+            ]
+            for name in segments
+        }
+        for peer in u2:
+            if peer == self.seat:
+                continue
+            shared = pairwise_seeds(
+                self._own_mask_key,
+                self._advertises[peer].mask_key,
+                binding=self._binding,
+                own_seat=self.seat,
+                peer_seat=peer,
+                segments=segments,
+            )
+            for name in segments:
+                seeds[name].append((pairwise_sign(self.seat, peer), shared[name]))
+        return seeds
+
+    def _on_survivors(self, message: messages.SurvivorsRequest) -> list[SiloEffect]:
+        """A6: sign the survivors, once."""
+        if self.phase is Phase.UNMASK:
+            return self._repeat_signature(message)
+        effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
+        if not self._binding:
+            raise SurvivorsMismatchError("survivors were announced before the round's state")
+        seats = tuple(item.seat for item in message.entries)
+        u2 = set(self._share_roots)
+        if list(seats) != sorted(set(seats)):
+            raise SurvivorsMismatchError("U3 must be sorted and name every silo once")
+        if not set(seats) <= u2:
+            raise SurvivorsMismatchError("U3 names a silo outside this silo's own U2")
+        floor = self.parameters.floor(len(self._advertises))
+        if len(seats) < floor:
+            raise SurvivorsMismatchError(
+                f"U3 has {len(seats)} silos; at least {floor} are needed"
+            )
+        self._require_organizations(seats, SurvivorsMismatchError)
+        lengths = tuple(segment.length for segment in self.parameters.wire_spec.segments)
+        for entry in message.entries:
+            self._check_entry(entry, seats, lengths)
+        digest = messages.survivors_hash(message.entries)
+        unsigned = messages.Survivors(binding=self._binding, seat=self.seat, survivors=digest)
+        survivors = messages.signed(unsigned, self._identity)
+        self._entries = message.entries
+        self.survivors = seats
+        effects += self._persist(
+            JournalEvent.SIGNED, message=survivors.encode(), survivors=seats
+        )
+        effects.append(Send(message=survivors))
+        self.phase = advance(self.phase, Step.SIGNED)
+        return effects
+
+    def _check_entry(
+        self, entry: messages.SurvivorEntry, seats: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> None:
+        if entry.seat == self.seat and (
+            self._submitted is None or entry != self._submitted.entry
+        ):
+            raise SurvivorsMismatchError("this silo's own upload was changed or invented")
+        if entry.lengths != lengths:
+            raise SurvivorsMismatchError("an upload has other segment lengths", silo=entry.seat)
+        if entry.prior and entry.prior != seats:
+            raise SurvivorsMismatchError(
+                "this state was summed before over other silos; their difference would show one "
+                "silo's input. Start from another state (another seed, say) or with the same silos",
+                silo=entry.seat,
+            )
+        try:
+            verify(
+                self._roster.seat(entry.seat).identity_key,
+                entry.signature,
+                messages.masked_signed_bytes(self._binding, entry),
+            )
+        except BadSignatureError as error:
+            raise SurvivorsMismatchError(
+                "an upload is not signed for this silo's view of the round", silo=entry.seat
+            ) from error
+
+    def _repeat_signature(self, message: messages.SurvivorsRequest) -> list[SiloEffect]:
+        if message.entries != self._entries:
+            raise SurvivorsMismatchError("this silo has signed other survivors in this attempt")
+        return [self._resend(JournalEvent.SIGNED)]
+
+    def _on_certificate(self, message: messages.Certificate) -> list[SiloEffect]:
+        """A7, A8: enough silos have signed the same survivors; open the shares, once."""
+        check_certificate(
+            message.signatures,
+            survivors=messages.survivors_hash(self._entries),
+            binding=self._binding,
+            members=tuple(sorted(self._share_roots)),
+            threshold=self.parameters.threshold(len(self._advertises)),
+            roster=self._roster,
+        )
+        if self.phase is Phase.RESULT:
+            return [self._resend(JournalEvent.UNMASKED)]
+        if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
+            raise SecondUnmaskError("this silo has opened its shares in an attempt of this round")
+        openings = tuple(self._opening(dealer) for dealer in sorted(self._share_roots))
+        unsigned = messages.Unmask(binding=self._binding, seat=self.seat, openings=openings)
+        unmask = messages.signed(unsigned, self._identity)
+        effects: list[SiloEffect] = []
+        if self._submitted is not None and self.seat not in self.survivors:
+            effects += self._persist(JournalEvent.LEFT_OUT)
+        effects += self._persist(
+            JournalEvent.UNMASKED, message=unmask.encode(), survivors=self.survivors
+        )
+        effects.append(Send(message=unmask))
+        self.phase = advance(self.phase, Step.OPENED)
+        self._wipe()
+        return effects
+
+    def _opening(self, dealer: int) -> Opening:
+        """Exactly one share of each dealer, in a copy that outlives the wiping."""
+        held = self._held[dealer]
+        survived = dealer in self.survivors
+        share = held.share_b if survived else held.share_a
+        return Opening(
+            dealer=dealer,
+            kind=ShareKind.SELF if survived else ShareKind.KEY,
+            share=Secret(share.reveal()),
+        )
+
+    def _on_result(self, message: messages.Result) -> list[SiloEffect]:
+        """A9: check the sum that the server announces."""
+        aggregate = check_result(
+            message,
+            submission=self._view(),
+            roster=self._roster,
+            store=self._store,
+        )
+        effects: list[SiloEffect] = self._persist(JournalEvent.CLOSED)
+        effects.append(Finished(aggregate=aggregate))
+        self.phase = advance(self.phase, Step.FINISHED)
+        return effects
+
+    def _view(self) -> Submission:
+        return Submission(
+            parameters=self.parameters,
+            model_hash=self._model_hash,
+            binding=self._binding,
+            u1=tuple(sorted(self._advertises)),
+            u2=tuple(sorted(self._share_roots)),
+            key=self._tags.key,
+        )
+
+    def _on_abandon_request(self, message: messages.AbandonRequest) -> list[SiloEffect]:
+        """Promise never to open anything in this attempt; refused once something was opened."""
+        if self._parameters is None or message.attempt_id != self.attempt:
+            raise ReplayError("asked to abandon another attempt than this one")
+        effects = abandon(
+            self.attempt,
+            history=self._history,
+            identity=self._identity,
+            seat=self.seat,
+            roster=self._roster,
+        )
+        if effects and self.phase not in {Phase.CLOSED, Phase.ABORTED}:
+            self._wipe()
+            self.phase = advance(self.phase, Step.FAILED)
+        return effects
+
+    def _on_failed(self, message: messages.RoundFailed) -> list[SiloEffect]:
+        """The server gives the attempt up; that is a courtesy and proves nothing."""
+        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+            return []
+        self._wipe()
+        self.phase = advance(self.phase, Step.FAILED)
+        return [Aborted(reason=AbortReason.STOPPED, detail=message.reason)]
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    @property
+    def _own_enc_key(self) -> AgreementKey:
+        if self._enc_key is None:
+            raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
+        return self._enc_key
+
+    @property
+    def _own_mask_key(self) -> AgreementKey:
+        if self._mask_key is None:
+            raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
+        return self._mask_key
+
+    @property
+    def _tags(self) -> TagContext:
+        if self._tag_key is None:
+            raise LocalProtocolError("the verification key is not there yet")
+        return TagContext(key=self._tag_key, binding=self._binding)
+
+    def _require_organizations(
+        self, seats: tuple[int, ...], error: type[RemoteProtocolError]
+    ) -> None:
+        found = self._roster.organizations(seats)
+        if found < self.parameters.n_orgs:
+            raise error(
+                f"these silos belong to {found} organizations; "
+                f"at least {self.parameters.n_orgs} are needed"
+            )
+
+    def _persist(
+        self,
+        event: JournalEvent,
+        *,
+        message: bytes = b"",
+        survivors: tuple[int, ...] = (),
+        submission: Submission | None = None,
+    ) -> list[SiloEffect]:
+        return record(
+            self._history,
+            JournalRecord(
+                event=event,
+                attempt=self.attempt,
+                message=message,
+                survivors=survivors,
+                submission=submission,
+            ),
+        )
+
+    def _resend(self, event: JournalEvent) -> Send:
+        return resend(self._history, self.attempt, event)
+
+    def _wipe(self) -> None:
+        """Forget a, b, k, the private keys and all shares; K and the binding stay for A9."""
+        for secret in self._secrets.values():
+            secret.wipe()
+        for dealer in self._held:
+            self._held[dealer].share_a.wipe()
+            self._held[dealer].share_b.wipe()
+        self._held = {}
+        self._enc_key = None
+        self._mask_key = None
+
+    def _die(self, error: BaseException) -> None:
+        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+            return
+        if (
+            self.farewell is None
+            and self._parameters is not None
+            and isinstance(error, RemoteProtocolError)
+        ):
+            refusal = messages.Refusal(
+                ctx=self._parameters.ctx(), seat=self.seat, code=error.code, reason=str(error)
+            )
+            self.farewell = messages.signed(refusal, self._identity)
+        self._wipe()
+        self.phase = advance(self.phase, Step.FAILED)

@@ -1,0 +1,269 @@
+"""Long vectors, one chunk at a time: mask and send, sum and unmask, read and check.
+
+A chunk is quantized integers in, packed ring words out; all that is done to it (tags, every
+mask, packing, hashing) is done while it is in the processor's cache. Memory does not grow with
+the number of silos: the server sums the spooled uploads chunk by chunk.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from secagg import canonical
+from secagg.errors import ForgedSumError, MalformedMessageError
+from secagg.masking import MaskBundle
+from secagg.parameters import Chunk, Segment, VectorSpec
+from secagg.ports import VectorStore
+from secagg.prg import CHUNK_WORDS
+from secagg.ring import IntVector, add_into, container, from_ring, pack, to_ring, unpack
+from secagg.secretbytes import Secret
+from secagg.verification import SegmentTags, TagVector, check_tags, tag_blinds
+
+# Signed seeds of the masks on one segment: (+1 or -1, 48 bytes).
+Seeds = Sequence[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagContext:
+    """What makes the tags of one attempt: K and the binding."""
+
+    key: Secret
+    binding: bytes
+
+    def start(self, segment: Segment) -> SegmentTags:
+        """Running tags of one segment."""
+        return SegmentTags(
+            key=self.key, binding=self.binding, segment=segment.name, count=segment.tags
+        )
+
+    def blinds(self, segment: Segment, seat: int) -> TagVector:
+        """f of one seat for this segment's tags."""
+        return tag_blinds(
+            key=self.key,
+            binding=self.binding,
+            segment=segment.name,
+            seat=seat,
+            count=segment.tags,
+        )
+
+
+def mask_vector(
+    values: Mapping[str, IntVector],
+    *,
+    spec: VectorSpec,
+    tags: TagContext,
+    seat: int,
+    seeds: Mapping[str, Seeds],
+    store: VectorStore,
+    name: str,
+) -> bytes:
+    """Tag, mask, pack and store one silo's vector.
+
+    Args:
+        values: per data segment the silo's integers, already checked against their bounds.
+        spec: the data segments, without tags.
+        tags: makes this attempt's tags.
+        seat: the silo's own seat.
+        seeds: per segment, the tag segment too, the masks to apply.
+        store: where the packed chunks go.
+        name: under which name.
+
+    Returns:
+        The Merkle root over the stored chunks, 32 bytes.
+    """
+    wire = spec.with_tags()
+    bundles = {
+        segment.name: MaskBundle(seeds[segment.name], container(segment.ring_bits))
+        for segment in wire.segments
+    }
+    running = [tags.start(segment) for segment in spec.segments]
+    leaves = []
+    store.discard(name)
+    for number, chunk in enumerate(wire.chunks):
+        segment = wire.segments[chunk.segment]
+        if chunk.segment < len(spec.segments):
+            piece = values[segment.name][chunk.start : chunk.start + chunk.count]
+            running[chunk.segment].add(piece, first_word=chunk.start)
+        else:
+            piece = _own_tags(spec, running, tags, seat)[chunk.start : chunk.start + chunk.count]
+        words = to_ring(piece, segment.ring_bits)
+        bundles[segment.name].apply(words, chunk.index)
+        data = pack(words, segment.ring_bits)
+        store.write(name, number, data)
+        leaves.append(canonical.leaf_hash(number, data))
+    return canonical.merkle_root_of_hashes(leaves)
+
+
+def _own_tags(
+    spec: VectorSpec, running: Sequence[SegmentTags], tags: TagContext, seat: int
+) -> IntVector:
+    """All tags of a silo's vector, segment by segment: ⟨r, x⟩ + f modulo 2^64."""
+    parts = [
+        state.totals + tags.blinds(segment, seat)
+        for segment, state in zip(spec.segments, running, strict=True)
+    ]
+    return np.concatenate(parts).view(np.int64)
+
+
+def root_of(store: VectorStore, name: str, spec: VectorSpec) -> bytes:
+    """The Merkle root over a stored vector, after checking every chunk's length and padding.
+
+    Raises:
+        MalformedMessageError: a chunk is missing, has the wrong length or dirty padding.
+    """
+    if store.chunks(name) != len(spec.chunks):
+        raise MalformedMessageError(
+            f"expected a vector of {len(spec.chunks)} chunks, got {store.chunks(name)}"
+        )
+    leaves = []
+    for number, chunk in enumerate(spec.chunks):
+        data = store.read(name, number)
+        unpack(data, spec.segments[chunk.segment].ring_bits, chunk.count)
+        leaves.append(canonical.leaf_hash(number, data))
+    return canonical.merkle_root_of_hashes(leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSum:
+    """A sum as it was packed, and as integers."""
+
+    root: bytes
+    values: Mapping[str, IntVector]
+    tags: IntVector
+
+
+def sum_and_unmask(
+    *,
+    spec: VectorSpec,
+    store: VectorStore,
+    uploads: Sequence[str],
+    removals: Mapping[str, Seeds],
+    name: str,
+    executor: Executor | None = None,
+) -> OpenedSum:
+    """Sum the uploads, take the masks off, store the packed sum and decode it.
+
+    Args:
+        spec: the segments that travel, tags included.
+        store: holds the uploads and takes the sum.
+        uploads: names of the survivors' vectors.
+        removals: per segment the masks that do not cancel, with the sign that removes them.
+        name: of the sum.
+        executor: spreads the chunks over threads; None does them in this one.
+    """
+    # Neighboring chunks go to one worker, so that its streams are read on without seeking.
+    chunks = list(enumerate(spec.chunks))
+    share = max(1, -(-len(chunks) // 8)) if executor else len(chunks)
+    stretches = [chunks[start : start + share] for start in range(0, len(chunks), share)]
+
+    def work(stretch: Sequence[tuple[int, Chunk]]) -> list[tuple[int, Chunk, bytes, IntVector]]:
+        return list(_sum_stretch(spec, store, uploads, removals, stretch))
+
+    results = executor.map(work, stretches) if executor else map(work, stretches)
+    decoded = [np.empty(segment.length, np.int64) for segment in spec.segments]
+    leaves = []
+    store.discard(name)
+    for stretch in results:
+        for number, chunk, data, integers in stretch:
+            store.write(name, number, data)
+            leaves.append(canonical.leaf_hash(number, data))
+            decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = integers
+    by_name = dict(zip(spec.names, decoded, strict=True))
+    tags = by_name.pop(spec.segments[-1].name)
+    return OpenedSum(root=canonical.merkle_root_of_hashes(leaves), values=by_name, tags=tags)
+
+
+def _sum_stretch(
+    spec: VectorSpec,
+    store: VectorStore,
+    uploads: Sequence[str],
+    removals: Mapping[str, Seeds],
+    stretch: Sequence[tuple[int, Chunk]],
+) -> list[tuple[int, Chunk, bytes, IntVector]]:
+    bundles: dict[str, MaskBundle] = {}
+    out = []
+    for number, chunk in stretch:
+        segment = spec.segments[chunk.segment]
+        if segment.name not in bundles:
+            bundles[segment.name] = MaskBundle(
+                removals[segment.name], container(segment.ring_bits)
+            )
+        total = np.zeros(chunk.count, container(segment.ring_bits))
+        for upload in uploads:
+            add_into(total, unpack(store.read(upload, number), segment.ring_bits, chunk.count))
+        bundles[segment.name].apply(total, chunk.index)
+        integers = from_ring(total, segment.ring_bits)
+        out.append((number, chunk, pack(total, segment.ring_bits), integers))
+    return out
+
+
+def read_sum(store: VectorStore, name: str, spec: VectorSpec, root: bytes) -> OpenedSum:
+    """Read a packed sum from the store and check it against its root.
+
+    Raises:
+        ForgedSumError: the stored chunks are not those under the root (part of check A9).
+    """
+    try:
+        found = root_of(store, name, spec)
+    except MalformedMessageError as error:
+        raise ForgedSumError("the sum's chunks do not fit the round's vector") from error
+    if found != root:
+        raise ForgedSumError("the sum's chunks are not those that the coordinator signed")
+    decoded = [np.empty(segment.length, np.int64) for segment in spec.segments]
+    for number, chunk in enumerate(spec.chunks):
+        bits = spec.segments[chunk.segment].ring_bits
+        words = unpack(store.read(name, number), bits, chunk.count)
+        decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = from_ring(words, bits)
+    by_name = dict(zip(spec.names, decoded, strict=True))
+    tags = by_name.pop(spec.segments[-1].name)
+    return OpenedSum(root=root, values=by_name, tags=tags)
+
+
+def check_ranges(values: Mapping[str, IntVector], spec: VectorSpec, silos: int) -> None:
+    """Raise ForgedSumError if a sum of `silos` vectors lies outside its declared range.
+
+    Without this check a 64-bit value moved by 2^63 would pass two tags with probability 1/4.
+    """
+    for segment in spec.segments:
+        limit = segment.bound * silos
+        column = values[segment.name]
+        if int(column.max()) > limit or int(column.min()) < -limit:
+            raise ForgedSumError(
+                f"segment {segment.name!r} of the sum lies outside the range that {silos} silos "
+                f"can reach"
+            )
+
+
+def check_sum(opened: OpenedSum, *, spec: VectorSpec, tags: TagContext, seats: Sequence[int]) -> None:
+    """Check A9: every value in range, and Σ τ_u = ⟨r, z⟩ + Σ_{u∈U3} f_u for every tag.
+
+    Args:
+        opened: the sum.
+        spec: the data segments, without tags.
+        tags: of this attempt.
+        seats: U3.
+
+    Raises:
+        ForgedSumError: the sum is not the sum of these silos' vectors.
+
+    Source: SA1 spec 5.1; a forgery passes with probability at most 2^-64 a segment.
+    """
+    check_ranges(opened.values, spec, len(seats))
+    got = opened.tags.view(np.uint64)
+    position = 0
+    for segment in spec.segments:
+        running = tags.start(segment)
+        column = opened.values[segment.name]
+        for start in range(0, segment.length, CHUNK_WORDS):
+            running.add(column[start : start + CHUNK_WORDS], first_word=start)
+        expected = running.totals
+        for seat in seats:
+            expected = expected + tags.blinds(segment, seat)
+        check_tags(
+            expected=expected,
+            got=got[position : position + segment.tags],
+            segment=segment.name,
+        )
+        position += segment.tags
