@@ -29,7 +29,13 @@ from fl.errors import SpecMismatchError
 from fl.ports import FloatVector, NamedTensors, Tensor
 from fl.update import TensorLayout
 
-_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# What a parameter's dtype is called on the wire.
+_WIRE_DTYPES: Final = {
+    torch.float16: "float16",
+    torch.bfloat16: "float32",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -42,7 +48,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     if not found:
         raise SpecMismatchError("the module has no trainable parameter; unfreeze what shall learn")
     for name, parameter in found.items():
-        if parameter.dtype not in _DTYPES:
+        if parameter.dtype not in _WIRE_DTYPES:
             raise SpecMismatchError(
                 f"parameter {name!r} is {parameter.dtype}; only floating parameters can be summed"
             )
@@ -56,7 +62,12 @@ def export_model(module: nn.Module) -> dict[str, Tensor]:
 
 def layout(module: nn.Module) -> TensorLayout:
     """The order of the module's flat vectors."""
-    return TensorLayout.of(export_model(module))
+    return TensorLayout(
+        tensors=tuple(
+            (name, tuple(parameter.shape), _WIRE_DTYPES[parameter.dtype])
+            for name, parameter in trainable(module).items()
+        )
+    )
 
 
 def load_model(module: nn.Module, model: NamedTensors) -> None:

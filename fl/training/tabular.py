@@ -14,7 +14,7 @@ from fl.errors import DataError
 from fl.models import TabularModel, initial_parameters, losses, predict
 from fl.plan import LocalPlan
 from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
-from fl.schema import Table
+from fl.schema import FeatureSchema, Table
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,11 @@ class TabularTask:
             DataError: the file cannot be read.
         """
         return cls(settings, TabularModel.parse(settings).schema.read_csv(path))
+
+    @property
+    def schema(self) -> FeatureSchema:
+        """The schema that the table fits."""
+        return self._model.schema
 
     @property
     def n_examples(self) -> int:
