@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, Self
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from secagg.errors import ParameterError, RosterError
@@ -72,7 +73,7 @@ class CertificateIdentity:
             return cls(
                 name=SiloId(name).name,
                 role=Role(role),
-                certificate_key=certificate_key(certificate),
+                certificate_key=certificate_key(certificate.public_key()),
             )
         except (ValueError, ParameterError) as error:
             raise CredentialError(
@@ -86,9 +87,8 @@ def identity_uri(role: Role, name: str) -> str:
     return f"{_SCHEME}{role.value}/{name}"
 
 
-def certificate_key(certificate: x509.Certificate) -> bytes:
-    """Return SHA-256 of the certificate's SubjectPublicKeyInfo: what the roster lists."""
-    key = certificate.public_key()
+def certificate_key(key: CertificatePublicKeyTypes) -> bytes:
+    """Return SHA-256 of a TLS key's SubjectPublicKeyInfo: what the roster lists."""
     return hashlib.sha256(
         key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     ).digest()

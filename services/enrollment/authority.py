@@ -1,0 +1,389 @@
+"""The federation's authority: certifies holders and signs the roster, offline.
+
+Two keys, both 0600 and used here only: the certificate authority's, which TLS checks, and the
+roster root's, which every silo checks. A new silo is a new version of the roster, chained to the
+one before by its digest. Issuing the same request again renews the certificate and changes
+nothing else; another key under a known name is refused, because it would be a second silo.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from secagg.errors import ParameterError
+from secagg.ids import FederationId, SiloId
+from secagg.keys import IdentityKey
+from secagg.rng import Rng
+from secagg.roster import Officer, OfficerRole, Roster, Seat, SignedRoster
+from services.enrollment.request import EnrollmentRequest, host_name
+from services.enrollment.roster_file import (
+    ROSTER,
+    TRUST,
+    Trust,
+    load_roster,
+    load_signed,
+    load_trust,
+    save_signed,
+    save_trust,
+)
+from services.errors import CredentialError, EnrollmentError, missing_file
+from services.files import make_private_dir, read_secret, write_atomic, write_secret
+from services.security.credentials import AUTHORITY, CERTIFICATE, TLS_KEY
+from services.security.identity import Role, certificate_key, identity_uri
+
+_CA_KEY: Final = "ca.key"
+_ROOT_KEY: Final = "roster-root.key"
+_ISSUED: Final = "issued"
+_AUTHORITY_DAYS: Final = 3650
+# A holder's clock may be a little behind the authority's.
+_SKEW: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """What `issue` made.
+
+    Attributes:
+        bundle: a folder of public files to send to the holder, who installs it.
+        roster_version: the version of the roster that lists the holder.
+        is_renewal: whether the holder was listed before, with these very keys.
+    """
+
+    bundle: Path
+    roster_version: int
+    is_renewal: bool
+
+
+def init(directory: Path, *, federation: str, rng: Rng, now: datetime) -> Trust:
+    """Make a new authority in an empty folder.
+
+    Args:
+        directory: made if it is not there, 0700; keep it offline.
+        federation: the federation's name.
+        rng: draws the roster root's key.
+        now: the time from which the authority's certificate is valid; it lasts ten years.
+
+    Raises:
+        EnrollmentError: the name is refused or the folder holds an authority already.
+    """
+    try:
+        name = FederationId(federation)
+    except ParameterError as error:
+        raise EnrollmentError(str(error)) from error
+    if (directory / TRUST).exists() or (directory / _CA_KEY).exists():
+        raise EnrollmentError(
+            f"{directory} holds an authority already",
+            hint="use it, or choose another folder; its certificates would all become worthless",
+        )
+    make_private_dir(directory)
+    key = Ed25519PrivateKey.generate()
+    root = IdentityKey.from_bytes(secret := rng.bytes(32))
+    write_secret(
+        directory / _CA_KEY,
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+    write_secret(directory / _ROOT_KEY, secret)
+    certificate = _authority_certificate(key, f"{federation} authority", now)
+    write_atomic(directory / AUTHORITY, certificate.public_bytes(Encoding.PEM))
+    trust = Trust(federation=name, roots=frozenset({root.public}))
+    # The last file: an authority without it was never finished.
+    save_trust(directory / TRUST, trust)
+    return trust
+
+
+def issue(
+    directory: Path,
+    request_file: Path,
+    *,
+    role: Role,
+    now: datetime,
+    organization: str = "",
+    valid_days: int = 365,
+) -> Issued:
+    """Certify a holder and list it in the roster.
+
+    The coordinator comes first, since the roster names its key.
+
+    Args:
+        directory: the authority's.
+        request_file: what `enroll` made.
+        role: what the authority's owner means to grant; must be what the request asks for.
+        now: the time from which the certificate is valid.
+        organization: the legal entity behind a silo; policies count distinct ones.
+        valid_days: how long the certificate lasts.
+
+    Raises:
+        CredentialError: the authority's own files or the request cannot be read.
+        EnrollmentError: the request is refused; says why and what to do.
+    """
+    trust = load_trust(directory / TRUST)
+    request = EnrollmentRequest.load(request_file)
+    if request.role is not role:
+        raise EnrollmentError(
+            f"{request_file} asks for the role {request.role.value}, and {role.value} was to be "
+            "granted"
+        )
+    roster = newest_roster(directory)
+    listed = _list_holder(roster, trust, request, organization)
+    if listed is not roster:
+        root = IdentityKey.from_bytes(read_secret(directory / _ROOT_KEY, "the roster root's key"))
+        signed = SignedRoster(
+            roster=listed, signatures=((root.public, root.sign(listed.signed_bytes())),)
+        )
+        save_signed(directory / f"roster-{listed.version}.json", signed)
+    bundle = make_private_dir(make_private_dir(directory / _ISSUED) / request.name)
+    certificate = _holder_certificate(directory, request, now, valid_days)
+    write_atomic(bundle / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    write_atomic(bundle / AUTHORITY, (directory / AUTHORITY).read_bytes())
+    save_trust(bundle / TRUST, trust)
+    # Bundles issued earlier may not be installed yet: let them carry the newest roster too.
+    signed = load_signed(directory / f"roster-{listed.version}.json")
+    for folder in (directory / _ISSUED).iterdir():
+        save_signed(folder / ROSTER, signed)
+    return Issued(bundle=bundle, roster_version=listed.version, is_renewal=listed is roster)
+
+
+def newest_roster(directory: Path) -> Roster | None:
+    """Return the authority's newest roster, checked; None before the first `issue`."""
+    versions = sorted(_versions(directory))
+    if not versions:
+        return None
+    return load_roster(directory / f"roster-{versions[-1]}.json", load_trust(directory / TRUST))
+
+
+def install(bundle: Path, directory: Path) -> Roster:
+    """Copy an issued bundle beside the holder's keys.
+
+    Raises:
+        CredentialError: the bundle is for another key, is incomplete, would change whom this
+            holder trusts, or would bring back an older roster.
+    """
+    trust = load_trust(bundle / TRUST)
+    roster = load_roster(bundle / ROSTER, trust)
+    pem = _read(bundle / CERTIFICATE, "a certificate")
+    authority = _read(bundle / AUTHORITY, "the authority's certificate")
+    key = load_pem_private_key(read_secret(directory / TLS_KEY, "the TLS key"), password=None)
+    if x509.load_pem_x509_certificate(pem).public_key() != key.public_key():
+        raise CredentialError(
+            f"{bundle} was issued for another key than {directory / TLS_KEY}",
+            hint="ask the authority to issue this folder's request",
+        )
+    if (directory / TRUST).exists():
+        if load_trust(directory / TRUST) != trust:
+            raise CredentialError(
+                f"{bundle} belongs to another federation or other roots than {directory / TRUST}",
+                hint="remove the trust file only if you mean to leave the old federation",
+            )
+        known = (
+            load_signed(directory / ROSTER).roster.version if (directory / ROSTER).exists() else 0
+        )
+        if roster.version < known:
+            raise CredentialError(
+                f"{bundle} holds roster version {roster.version}, and version {known} is installed",
+                hint="ask the authority for a new bundle",
+            )
+    write_atomic(directory / CERTIFICATE, pem)
+    write_atomic(directory / AUTHORITY, authority)
+    save_signed(directory / ROSTER, load_signed(bundle / ROSTER))
+    save_trust(directory / TRUST, trust)
+    return roster
+
+
+def _list_holder(
+    roster: Roster | None, trust: Trust, request: EnrollmentRequest, organization: str
+) -> Roster:
+    """Return the roster that lists the holder: the same object if it does already."""
+    if roster is None and request.role is not Role.COORDINATOR:
+        raise EnrollmentError(
+            f"the roster needs the coordinator's key before it can list {request.name}",
+            hint="issue the coordinator's request first",
+        )
+    if roster is None:
+        return Roster(
+            federation=trust.federation,
+            version=1,
+            previous=bytes(32),
+            coordinator_key=request.identity_key,
+            seats=(),
+            officers=(_officer(request),),
+        )
+    entries: tuple[Seat | Officer, ...] = (*roster.seats, *roster.officers)
+    for entry in entries:
+        if _entry_name(entry).casefold() == request.name.casefold():
+            _require_same_holder(entry, roster, request, organization)
+            return roster
+    if request.role is Role.COORDINATOR:
+        raise EnrollmentError(
+            "the federation has a coordinator already",
+            hint="one federation has one coordinator; give the second one its own authority",
+        )
+    if (request.role is Role.SILO) != bool(organization.strip()):
+        raise EnrollmentError(
+            f"expected an organization exactly for a silo, got {organization!r} for a "
+            f"{request.role.value}"
+        )
+    next_version = replace(roster, version=roster.version + 1, previous=roster.digest())
+    try:
+        if request.role is Role.OPERATOR:
+            return replace(next_version, officers=(*roster.officers, _officer(request)))
+        seat = Seat(
+            index=1 + max(roster.indices, default=0),
+            silo=SiloId(request.name),
+            organization=organization.strip(),
+            identity_key=request.identity_key,
+            certificate_key=_key_hash(request),
+        )
+        return replace(next_version, seats=(*roster.seats, seat))
+    except ParameterError as error:
+        raise EnrollmentError(
+            f"{request.name} cannot be listed: {error}",
+            hint="each holder makes its own keys, with `enroll` in a folder of its own",
+        ) from error
+
+
+def _require_same_holder(
+    entry: Seat | Officer, roster: Roster, request: EnrollmentRequest, organization: str
+) -> None:
+    """Refuse a second holder of a name."""
+    if isinstance(entry, Seat):
+        role, identity_key = Role.SILO, entry.identity_key
+    else:
+        role = Role(entry.role.value)
+        # Operators sign nothing in the protocol: the roster lists no identity key for them.
+        is_coordinator = role is Role.COORDINATOR
+        identity_key = roster.coordinator_key if is_coordinator else request.identity_key
+    same = (_entry_name(entry), role, identity_key, entry.certificate_key) == (
+        request.name,
+        request.role,
+        request.identity_key,
+        _key_hash(request),
+    )
+    if not same:
+        raise EnrollmentError(
+            f"the name {_entry_name(entry)} belongs to a {role.value} with other keys",
+            hint="choose another name; if its keys were lost, revoke the old ones first",
+        )
+    if isinstance(entry, Seat) and organization.strip() not in {"", entry.organization}:
+        raise EnrollmentError(
+            f"{request.name} is listed for the organization {entry.organization!r}, "
+            f"got {organization!r}"
+        )
+
+
+def _officer(request: EnrollmentRequest) -> Officer:
+    return Officer(
+        name=request.name,
+        role=OfficerRole(request.role.value),
+        certificate_key=_key_hash(request),
+    )
+
+
+def _entry_name(entry: Seat | Officer) -> str:
+    return entry.silo.name if isinstance(entry, Seat) else entry.name
+
+
+def _key_hash(request: EnrollmentRequest) -> bytes:
+    return certificate_key(request.public_key)
+
+
+def _versions(directory: Path) -> Iterator[int]:
+    for path in directory.glob("roster-*.json"):
+        number = path.stem.removeprefix("roster-")
+        if number.isdecimal():
+            yield int(number)
+
+
+def _read(path: Path, kind: str) -> bytes:
+    if not path.is_file():
+        raise missing_file(kind, path, "ask the authority for a complete bundle")
+    return path.read_bytes()
+
+
+def _authority_certificate(key: Ed25519PrivateKey, name: str, now: datetime) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=_AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, None)
+    )
+
+
+def _holder_certificate(
+    directory: Path, request: EnrollmentRequest, now: datetime, valid_days: int
+) -> x509.Certificate:
+    key = load_pem_private_key(
+        read_secret(directory / _CA_KEY, "the authority's key"), password=None
+    )
+    if not isinstance(key, Ed25519PrivateKey):
+        raise CredentialError(f"{directory / _CA_KEY}: expected an Ed25519 key")
+    authority = x509.load_pem_x509_certificate((directory / AUTHORITY).read_bytes())
+    end = now + timedelta(days=valid_days)
+    if valid_days < 1 or end > authority.not_valid_after_utc:
+        raise EnrollmentError(
+            f"expected a certificate of 1 day at least that ends before the authority's own on "
+            f"{authority.not_valid_after_utc:%Y-%m-%d}, got {valid_days} days"
+        )
+    # A silo's certificate cannot pose as a coordinator: it has no host and serves clients only.
+    usage = (
+        ExtendedKeyUsageOID.SERVER_AUTH
+        if request.role is Role.COORDINATOR
+        else ExtendedKeyUsageOID.CLIENT_AUTH
+    )
+    names = [
+        x509.UniformResourceIdentifier(identity_uri(request.role, request.name)),
+        *map(host_name, request.hosts),
+    ]
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, request.name)]))
+        .issuer_name(authority.subject)
+        .public_key(request.public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(request.public_key), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+        .sign(key, None)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,369 @@
+"""The authority: what it certifies, what it lists, and what it refuses."""
+
+import json
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from secagg.rng import SystemRng
+from secagg.roster import SignedRoster
+from services.enrollment import authority
+from services.enrollment.authority import Issued
+from services.enrollment.request import EnrollmentRequest, enroll
+from services.enrollment.roster_file import accept_newer, load_roster, load_signed, load_trust
+from services.errors import CredentialError, EnrollmentError
+from services.security.credentials import load_credentials, load_identity
+from services.security.identity import CertificateIdentity, Role, subject_names
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+HOSTS = ("localhost", "127.0.0.1")
+
+
+class Federation:
+    """An authority in a folder, with a coordinator."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "authority"
+        self.trust = authority.init(self.directory, federation="demo", rng=SystemRng(), now=NOW)
+        self.add("coord", Role.COORDINATOR)
+
+    def request(self, name: str, role: Role, folder: str = "") -> Path:
+        hosts = HOSTS if role is Role.COORDINATOR else ()
+        directory = self.root / (folder or name)
+        return enroll(directory, name=name, role=role, rng=SystemRng(), hosts=hosts)
+
+    def issue(self, request: Path, role: Role, organization: str = "") -> Issued:
+        return authority.issue(
+            self.directory, request, role=role, now=NOW, organization=organization
+        )
+
+    def add(self, name: str, role: Role, organization: str = "") -> Issued:
+        issued = self.issue(self.request(name, role), role, organization)
+        authority.install(issued.bundle, self.root / name)
+        return issued
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    """An authority with a coordinator and no silo yet."""
+    return Federation(tmp_path)
+
+
+def test_each_silo_is_a_new_version_chained_to_the_one_before(federation: Federation) -> None:
+    """Seats are numbered from 1, and each version names its predecessor's digest."""
+    federation.add("a", Role.SILO, "Hôpital A")
+    federation.add("b", Role.SILO, "Bank B")
+    federation.add("ops", Role.OPERATOR)
+    chain = [
+        load_roster(federation.directory / f"roster-{version}.json", federation.trust)
+        for version in range(1, 5)
+    ]
+    assert [roster.previous for roster in chain[1:]] == [roster.digest() for roster in chain[:-1]]
+    newest = chain[-1]
+    assert [(seat.index, seat.silo.name, seat.organization) for seat in newest.seats] == [
+        (1, "a", "Hôpital A"),
+        (2, "b", "Bank B"),
+    ]
+    assert [officer.name for officer in newest.officers] == ["coord", "ops"]
+    assert newest.coordinator_key == load_identity(federation.root / "coord").public
+    assert newest.seats[0].identity_key == load_identity(federation.root / "a").public
+
+
+def test_a_certificate_names_its_holder_and_the_roster_its_key(federation: Federation) -> None:
+    """The name is a URI, a coordinator's hosts stand beside it, and the key is the roster's."""
+    federation.add("a", Role.SILO, "A")
+    silo = load_credentials(federation.root / "a", role=Role.SILO, now=NOW)
+    coordinator = load_credentials(federation.root / "coord", role=Role.COORDINATOR, now=NOW)
+    assert (silo.identity.uri, silo.hosts) == ("secagg://silo/a", ())
+    assert coordinator.hosts == HOSTS
+    roster = authority.newest_roster(federation.directory)
+    assert roster is not None
+    assert roster.seats[0].certificate_key == silo.identity.certificate_key
+    assert silo.days_left(NOW) == 365
+
+
+def test_issuing_again_renews_and_changes_no_roster(federation: Federation) -> None:
+    """The same name with the same keys is no news."""
+    first = federation.add("a", Role.SILO, "A")
+    before = CertificateIdentity.of(
+        x509.load_pem_x509_certificate((first.bundle / "tls.pem").read_bytes())
+    )
+    later = authority.issue(
+        federation.directory,
+        federation.request("a", Role.SILO),
+        role=Role.SILO,
+        now=NOW + timedelta(days=300),
+    )
+    certificate = x509.load_pem_x509_certificate((later.bundle / "tls.pem").read_bytes())
+    assert (later.is_renewal, later.roster_version) == (True, first.roster_version)
+    assert CertificateIdentity.of(certificate) == before
+    assert certificate.not_valid_after_utc == NOW + timedelta(days=665)
+
+
+@pytest.mark.parametrize("name", ["a", "A"])
+def test_another_key_under_a_known_name_is_refused(federation: Federation, name: str) -> None:
+    """A duplicate silo, also one that differs in case only, gets no seat."""
+    federation.add("a", Role.SILO, "A")
+    with pytest.raises(EnrollmentError, match="belongs to a silo with other keys; choose another"):
+        federation.issue(federation.request(name, Role.SILO, "thief"), Role.SILO, "A")
+    assert not (federation.directory / "roster-3.json").exists()
+
+
+def test_known_keys_under_another_name_are_refused(federation: Federation) -> None:
+    """One silo cannot take two seats with one pair of keys."""
+    federation.add("a", Role.SILO, "A")
+    twin = federation.root / "twin"
+    twin.mkdir()
+    for file in ("tls.key", "identity.key"):
+        (twin / file).write_bytes((federation.root / "a" / file).read_bytes())
+        (twin / file).chmod(0o600)
+    with pytest.raises(EnrollmentError, match="b cannot be listed"):
+        federation.issue(federation.request("b", Role.SILO, "twin"), Role.SILO, "B")
+
+
+def test_the_coordinator_comes_first_and_once(tmp_path: Path) -> None:
+    """The roster cannot exist without its key, and has room for one."""
+    directory = tmp_path / "authority"
+    authority.init(directory, federation="demo", rng=SystemRng(), now=NOW)
+    request = enroll(tmp_path / "a", name="a", role=Role.SILO, rng=SystemRng())
+    with pytest.raises(EnrollmentError, match="issue the coordinator's request first"):
+        authority.issue(directory, request, role=Role.SILO, now=NOW, organization="A")
+    federation = Federation(tmp_path / "other")
+    with pytest.raises(EnrollmentError, match="has a coordinator already"):
+        federation.add("second", Role.COORDINATOR)
+
+
+def test_the_role_granted_must_be_the_role_asked_for(federation: Federation) -> None:
+    """An operator's request does not become a silo by a slip."""
+    with pytest.raises(EnrollmentError, match="asks for the role operator, and silo"):
+        federation.issue(federation.request("ops", Role.OPERATOR), Role.SILO, "A")
+    with pytest.raises(EnrollmentError, match="an organization exactly for a silo"):
+        federation.issue(federation.request("a", Role.SILO), Role.SILO)
+
+
+def test_an_authority_is_not_overwritten(federation: Federation) -> None:
+    """A second init would make every certificate worthless."""
+    with pytest.raises(EnrollmentError, match="holds an authority already"):
+        authority.init(federation.directory, federation="demo", rng=SystemRng(), now=NOW)
+
+
+@pytest.mark.parametrize("name", ["../x", "A/B", "", "Hôpital-Zürich", "x" * 64, "-a"])
+def test_a_name_that_could_become_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    """The rule is in the message, and nothing is written."""
+    with pytest.raises(EnrollmentError, match="letters, digits, dots"):
+        enroll(tmp_path / "silo", name=name, role=Role.SILO, rng=SystemRng())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["", "a b", "*.example", "http://x", "exämple"])
+def test_a_host_must_be_a_name_or_an_address(tmp_path: Path, host: str) -> None:
+    """What cannot stand in a certificate is refused before any key is made."""
+    with pytest.raises(EnrollmentError, match="a DNS name or an IP address"):
+        enroll(tmp_path / "c", name="c", role=Role.COORDINATOR, rng=SystemRng(), hosts=(host,))
+
+
+def test_private_keys_are_0600_from_the_first_byte_whatever_the_umask(tmp_path: Path) -> None:
+    """Under umask 000 too, and the folder is entered by its owner only."""
+    old = os.umask(0)
+    try:
+        federation = Federation(tmp_path)
+    finally:
+        os.umask(old)
+    secrets = ["authority/ca.key", "authority/roster-root.key", "coord/tls.key"]
+    for name in [*secrets, "coord/identity.key"]:
+        assert stat.S_IMODE((federation.root / name).stat().st_mode) == 0o600, name
+    assert stat.S_IMODE((federation.root / "coord").stat().st_mode) == 0o700
+
+
+def test_the_request_holds_public_keys_only(federation: Federation) -> None:
+    """No private byte, in any form, leaves the silo's folder."""
+    path = federation.request("a", Role.SILO)
+    text = path.read_text(encoding="utf-8")
+    secret = (path.parent / "identity.key").read_bytes()
+    assert secret.hex() not in text
+    assert "PRIVATE" not in text
+    assert EnrollmentRequest.load(path).identity_key == load_identity(path.parent).public
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", "b"), ("role", "operator"), ("identity_key", "11" * 32), ("signature", "00" * 64)],
+)
+def test_a_changed_request_is_refused(federation: Federation, field: str, value: str) -> None:
+    """The identity key's signature covers every field."""
+    path = federation.request("a", Role.SILO)
+    document = json.loads(path.read_bytes())
+    path.write_text(json.dumps(document | {field: value}), encoding="utf-8")
+    with pytest.raises(EnrollmentError):
+        EnrollmentRequest.load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"\x80\x04\x95.", b'{"format": "secagg-request-2"}']
+)
+def test_what_is_no_request_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Another form of file is named as such."""
+    path = tmp_path / "request.json"
+    path.write_bytes(content)
+    with pytest.raises(CredentialError, match="expected an enrollment request"):
+        EnrollmentRequest.load(path)
+
+
+def test_a_folder_belongs_to_one_holder(federation: Federation) -> None:
+    """Keys of one holder do not become another's."""
+    federation.request("a", Role.SILO)
+    with pytest.raises(EnrollmentError, match="belongs to the silo a"):
+        federation.request("b", Role.SILO, "a")
+
+
+def test_enrolling_again_keeps_the_keys(federation: Federation) -> None:
+    """A second call is harmless."""
+    path = federation.request("a", Role.SILO)
+    before = EnrollmentRequest.load(path)
+    after = EnrollmentRequest.load(federation.request("a", Role.SILO))
+    assert (before.identity_key, before.public_key) == (after.identity_key, after.public_key)
+
+
+def test_a_bundle_for_another_key_is_not_installed(federation: Federation) -> None:
+    """Mixed-up bundles are found before TLS fails."""
+    issued = federation.add("a", Role.SILO, "A")
+    federation.request("b", Role.SILO)
+    with pytest.raises(CredentialError, match="issued for another key"):
+        authority.install(issued.bundle, federation.root / "b")
+
+
+def test_a_bundle_of_another_federation_does_not_change_whom_a_silo_trusts(
+    federation: Federation,
+) -> None:
+    """Trust is set once."""
+    federation.add("a", Role.SILO, "A")
+    other = Federation(federation.root / "other")
+    issued = other.issue(federation.root / "a" / "request.json", Role.SILO, "A")
+    with pytest.raises(CredentialError, match="another federation or other roots"):
+        authority.install(issued.bundle, federation.root / "a")
+
+
+def test_every_bundle_carries_the_newest_roster(federation: Federation) -> None:
+    """Whoever installs late need not ask again."""
+    issued = federation.issue(federation.request("a", Role.SILO), Role.SILO, "A")
+    federation.add("b", Role.SILO, "B")
+    assert authority.install(issued.bundle, federation.root / "a").version == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 7},
+        {"federation": "other"},
+        {"coordinator_key": "22" * 32},
+        {"seats": []},
+        {"signatures": []},
+    ],
+)
+def test_a_changed_roster_file_is_refused(
+    federation: Federation, change: dict[str, object]
+) -> None:
+    """What is shown must be what was signed."""
+    federation.add("a", Role.SILO, "A")
+    path = federation.root / "a" / "roster.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change), encoding="utf-8")
+    with pytest.raises(CredentialError, match="not signed by the roots"):
+        load_roster(path, load_trust(federation.root / "a" / "trust.json"))
+
+
+class TestNewerRoster:
+    """What a silo accepts from the coordinator."""
+
+    def test_the_next_version_is_accepted(self, federation: Federation) -> None:
+        federation.add("a", Role.SILO, "A")
+        signed = load_signed(federation.directory / "roster-2.json")
+        first = load_signed(federation.directory / "roster-1.json").roster
+        assert accept_newer(first, signed.encode(), federation.trust).roster == signed.roster
+
+    def test_an_older_one_is_not(self, federation: Federation) -> None:
+        federation.add("a", Role.SILO, "A")
+        second = load_signed(federation.directory / "roster-2.json")
+        first = load_signed(federation.directory / "roster-1.json")
+        for offered in (first, second):
+            with pytest.raises(CredentialError, match="a version above 2"):
+                accept_newer(second.roster, offered.encode(), federation.trust)
+
+    def test_a_fork_is_not(self, federation: Federation) -> None:
+        other = Federation(federation.root / "other")
+        root = other.trust
+        first = load_signed(federation.directory / "roster-1.json").roster
+        other.add("a", Role.SILO, "A")
+        fork = load_signed(other.directory / "roster-2.json")
+        with pytest.raises(CredentialError, match="does not continue version 1"):
+            accept_newer(first, fork.encode(), root)
+
+    def test_one_that_nobody_signed_is_not(self, federation: Federation) -> None:
+        federation.add("a", Role.SILO, "A")
+        first = load_signed(federation.directory / "roster-1.json").roster
+        second = load_signed(federation.directory / "roster-2.json").roster
+        unsigned = SignedRoster(roster=second, signatures=())
+        with pytest.raises(CredentialError, match="not signed by the roots"):
+            accept_newer(first, unsigned.encode(), federation.trust)
+
+    def test_rubbish_is_not(self, federation: Federation) -> None:
+        first = load_signed(federation.directory / "roster-1.json").roster
+        with pytest.raises(CredentialError, match="malformed"):
+            accept_newer(first, b"\x80\x04\x95.", federation.trust)
+
+
+class TestCredentials:
+    """What a start refuses to begin with."""
+
+    def test_a_missing_file_is_named_with_what_to_do(self, tmp_path: Path) -> None:
+        with pytest.raises(CredentialError, match=r"expected a TLS key at .*tls.key.*enroll"):
+            load_credentials(tmp_path, role=Role.SILO, now=NOW)
+
+    @pytest.mark.parametrize(
+        ("days", "words"),
+        [(366, "expired on 2027-11-30 12:00 UTC"), (-1, "is valid from 2026-11-30 11:55 UTC on")],
+    )
+    def test_dates_are_checked_by_the_given_clock(
+        self, federation: Federation, days: int, words: str
+    ) -> None:
+        with pytest.raises(CredentialError, match=words):
+            load_credentials(
+                federation.root / "coord", role=Role.COORDINATOR, now=NOW + timedelta(days=days)
+            )
+
+    def test_a_key_that_others_may_read_is_refused(self, federation: Federation) -> None:
+        for name in ("tls.key", "identity.key"):
+            (federation.root / "coord" / name).chmod(0o640)
+        with pytest.raises(CredentialError, match="mode 0640; chmod 600"):
+            load_credentials(federation.root / "coord", role=Role.COORDINATOR, now=NOW)
+        with pytest.raises(CredentialError, match="mode 0640; chmod 600"):
+            load_identity(federation.root / "coord")
+
+    def test_files_must_belong_together(self, federation: Federation) -> None:
+        coord = federation.root / "coord"
+        with pytest.raises(CredentialError, match="expected a certificate of a silo"):
+            load_credentials(coord, role=Role.SILO, now=NOW)
+        other = Federation(federation.root / "other")
+        (coord / "ca.pem").write_bytes((other.directory / "ca.pem").read_bytes())
+        with pytest.raises(CredentialError, match=r"not issued by the authority in ca.pem"):
+            load_credentials(coord, role=Role.COORDINATOR, now=NOW)
+        (coord / "tls.pem").write_bytes((other.root / "coord" / "tls.pem").read_bytes())
+        with pytest.raises(CredentialError, match=r"does not belong to tls.key"):
+            load_credentials(coord, role=Role.COORDINATOR, now=NOW)
+
+    def test_a_certificate_without_our_name_is_refused(self, federation: Federation) -> None:
+        authority_certificate = x509.load_pem_x509_certificate(
+            (federation.directory / "ca.pem").read_bytes()
+        )
+        assert subject_names(authority_certificate) == ((), ())
+        with pytest.raises(CredentialError, match="one name such as secagg://silo/NAME"):
+            CertificateIdentity.of(authority_certificate)
+
+    def test_an_identity_key_of_another_length_is_refused(self, federation: Federation) -> None:
+        (federation.root / "coord" / "identity.key").write_bytes(b"short")
+        with pytest.raises(CredentialError, match="expected 32 bytes, got 5"):
+            load_identity(federation.root / "coord")
