@@ -88,6 +88,9 @@ def test_the_coin_decides_and_nothing_else() -> None:
     up = codec.encode(values, rand=ONES * 6).values
     assert down.tolist() == [0, -1, 0, -1, 7, -7]
     assert up.tolist() == [1, 0, 1, 0, 7, -7]
+    # A fraction below half a coin is none, on either side of an integer.
+    assert codec.encode(np.array([-1e-11]), rand=ZEROS).values == 0
+    assert codec.encode(np.array([1e-11]), rand=ONES).values == 0
 
 
 def test_same_coins_same_integers() -> None:
