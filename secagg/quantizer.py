@@ -138,7 +138,7 @@ class Quantizer:
         """Write floor(x·S + u) with u uniform on the odd multiples of 2**-33 in (0, 1)."""
         scaled = np.multiply(piece, 1 / self.step, dtype=np.float64)
         uniform = np.multiply(coins, _COIN_STEP, dtype=np.float64)
-        # Half a step keeps integers where they are and centers the threshold's own rounding.
+        # Half a coin keeps integers where they are and centers the threshold's own rounding.
         uniform += _COIN_STEP / 2
         scaled += uniform
         np.floor(scaled, out=scaled)
