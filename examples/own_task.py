@@ -4,20 +4,18 @@ In silo.toml:
 
     task = "own_task:make"
 
+    [settings]                        # the silo's own affair
+    csv = "patients.csv"
+
 and in the run's settings for the task, the same for every silo:
 
     inputs = ["age", "pressure"]
     target = "risk"
 
-with the silo's file named by the environment, since it is the silo's own affair:
-
-    OWN_TASK_CSV=patients.csv
-
 Try it without a federation: `python examples/own_task.py`.
 """
 
 import csv
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,10 +30,11 @@ from fl.update import TensorLayout
 
 
 def make(settings: Mapping[str, object]) -> OwnModel:
-    """The factory: called once, at the silo, with the run's settings."""
+    """The factory: called at the silo with the run's settings and the silo's."""
     inputs, target = settings["inputs"], settings["target"]
-    assert isinstance(inputs, list)
-    with Path(os.environ["OWN_TASK_CSV"]).open(newline="", encoding="utf-8") as file:
+    if not isinstance(inputs, list):
+        raise TypeError("inputs must be a list of column names")
+    with Path(str(settings["csv"])).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return OwnModel(
         build=lambda: nn.Sequential(nn.Linear(len(inputs), 4), nn.Tanh(), nn.Linear(4, 1)),
@@ -53,8 +52,10 @@ def main() -> None:
         path = Path(folder) / "patients.csv"
         lines = [f"{x / 10},{y / 10},{(x - y) / 10}" for x in range(-9, 10) for y in range(-9, 10)]
         path.write_text("\n".join(["age,pressure,risk", *lines]), encoding="utf-8")
-        os.environ["OWN_TASK_CSV"] = str(path)
-        task = load_task("own_task:make", {"inputs": ["age", "pressure"], "target": "risk"})
+        task = load_task(
+            "own_task:make",
+            {"csv": str(path), "inputs": ["age", "pressure"], "target": "risk"},
+        )
     model = task.initial_model(7)
     local = LocalPlan(local_steps=50, batch_size=32, learning_rate=0.1)
     for number in range(1, 4):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl.errors import DataError
+from fl.errors import DataError, RunStateError
 from fl.models import TabularModel, initial_parameters, losses, predict
 from fl.plan import LocalPlan
 from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
@@ -131,8 +131,9 @@ class TabularTask:
 
     def _encoded(self) -> FloatVector:
         if self._inputs is None:
-            self.prepare({})
-        assert self._inputs is not None
+            raise RunStateError(
+                "the task has not been prepared; call prepare() in each round first"
+            )
         return self._inputs
 
     def _loaded(self, model: NamedTensors) -> "tuple[nn.Module, TensorExamples]":

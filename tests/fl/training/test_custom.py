@@ -41,10 +41,10 @@ def test_the_example_runs_as_its_docstring_says(
     path = tmp_path / "patients.csv"
     lines = [f"{a / 10},{b / 10},{(a - b) / 10}" for a in range(-5, 6) for b in range(-5, 6)]
     path.write_text("\n".join(["age,pressure,risk", *lines]), encoding="utf-8")
-    monkeypatch.setenv("OWN_TASK_CSV", str(path))
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delitem(sys.modules, "own_task", raising=False)
-    task = load_task("own_task:make", {"inputs": ["age", "pressure"], "target": "risk"})
+    settings = {"csv": str(path), "inputs": ["age", "pressure"], "target": "risk"}
+    task = load_task("own_task:make", settings)
     model = task.initial_model(1)
     before = task.evaluate(model)
     local = LocalPlan(local_steps=100, batch_size=16, learning_rate=0.1)

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from fl.errors import DataError, SchemaError
+from fl.errors import DataError, RunStateError, SchemaError
 from fl.plan import LocalPlan
 from fl.ports import LocalTask
+from fl.training import configure_threads
 from fl.training.tabular import TabularTask
 from fl.update import TensorLayout
 
@@ -119,10 +121,24 @@ def test_without_statistics_raw_values_are_used(tmp_path: Path) -> None:
     path = tmp_path / "silo.csv"
     path.write_text("size,big,kind,label\n1,1000,a,0\n2,3000,b,1\n", encoding="utf-8")
     task = TabularTask.from_csv(BINARY, path)
+    with pytest.raises(RunStateError, match="not been prepared"):
+        task.evaluate(task.initial_model(1))
     task.prepare({})
     assert task.evaluate(task.initial_model(1)).loss_sum == pytest.approx(2 * np.log(2))
     with pytest.raises(SchemaError, match="standardize = true"):
         TabularTask.from_csv(BINARY, written(tmp_path, 2)).prepare({})
+
+
+def test_a_silo_process_can_be_held_to_few_threads() -> None:
+    """Silos that share a machine must not fight for its cores."""
+    before = torch.get_num_threads()
+    try:
+        configure_threads(before + 1)
+        assert torch.get_num_threads() == before + 1
+        configure_threads()
+        assert torch.get_num_threads() == 1
+    finally:
+        configure_threads(before)
 
 
 def test_a_table_without_labels_or_rows_cannot_be_trained_on(tmp_path: Path) -> None:
