@@ -1,0 +1,317 @@
+"""What the coordinator keeps: runs, their rounds, and the newest snapshot of each.
+
+A round is committed in one transaction: the snapshot (model, algorithm state and round number in
+one blob), its report, and files such as the released model. Blobs reach the disk before the
+transaction that names them, and old ones go after it, so a crash at any step leaves either the old
+round or the new one, whole.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    Column,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.engine import Connection
+
+from secagg.ids import RunId
+from services.errors import ConflictError, NotFoundError
+from services.storage.blobs import BlobStore
+from services.storage.database import Database
+from services.wire.calls import RoundReport, RunState
+
+_METADATA: Final = MetaData()
+_RUNS: Final = Table(
+    "runs",
+    _METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("run", String(32), nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("algorithm", Text, nullable=False),
+    Column("config", LargeBinary, nullable=False),
+    Column("plan", LargeBinary, nullable=False),
+    Column("cohort", Text, nullable=False),
+    Column("rounds_total", Integer, nullable=False),
+    Column("created_unix_s", Float, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("snapshot", String(64)),
+)
+_ATTEMPTS: Final = Table(
+    "attempts",
+    _METADATA,
+    Column("run", String(32), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("next", Integer, nullable=False),
+)
+_REPORTS: Final = Table(
+    "reports",
+    _METADATA,
+    Column("run", String(32), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("document", Text, nullable=False),
+)
+_ARTIFACTS: Final = Table(
+    "artifacts",
+    _METADATA,
+    Column("run", String(32), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("digest", String(64), nullable=False),
+)
+_REPORT: Final = TypeAdapter(RoundReport)
+_COHORT: Final = TypeAdapter(tuple[int, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as it was accepted, and where it stands.
+
+    Attributes:
+        config: the operator's TOML document.
+        plan: the training plan's document.
+        cohort: the seats that take part.
+        round: the last complete round; 0 before the first.
+    """
+
+    run: RunId
+    name: str
+    algorithm: str
+    config: bytes
+    plan: bytes
+    cohort: tuple[int, ...]
+    rounds_total: int
+    created_unix_s: float
+    state: RunState = RunState.WAITING
+    reason: str = ""
+    round: int = 0
+
+
+class CoordinatorStore:
+    """The coordinator's folder; one process at a time, any of its threads."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the folder, or make it, 0700."""
+        self._database = Database(directory, _METADATA)
+        self._blobs = BlobStore(directory / "blobs")
+        self._lock = threading.Lock()
+        with self._lock:
+            self._sweep()
+
+    def add_run(self, record: RunRecord, snapshot: bytes) -> RunRecord:
+        """Accept a run with the snapshot to begin from; accepting it again changes nothing.
+
+        Returns:
+            The run as it stands, which is `record` if it is new.
+
+        Raises:
+            ConflictError: a run of this id has another configuration.
+        """
+        with self._lock:
+            digest = self._blobs.put(snapshot)
+            with self._database.transaction() as connection:
+                row = _find(connection, record.run)
+                if row is None:
+                    connection.execute(insert(_RUNS).values(**_values(record), snapshot=digest))
+                    return record
+            known = _record(row)
+            if known.config != record.config:
+                raise ConflictError(
+                    f"run {record.run} exists with another configuration",
+                    hint="draw a new run id for a new run",
+                )
+            self._sweep()
+            return known
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return all runs, the newest first."""
+        with self._database.transaction() as connection:
+            rows = connection.execute(select(_RUNS).order_by(_RUNS.c.sequence.desc()))
+            return tuple(_record(row) for row in rows)
+
+    def run(self, run: RunId) -> RunRecord:
+        """Return a run; NotFoundError if there is none."""
+        with self._database.transaction() as connection:
+            return _record(_require(connection, run))
+
+    def set_state(self, run: RunId, state: RunState, reason: str = "") -> RunRecord:
+        """Say where a run stands; NotFoundError if there is none."""
+        with self._database.transaction() as connection:
+            record = replace(_record(_require(connection, run)), state=state, reason=reason)
+            connection.execute(
+                update(_RUNS).where(_RUNS.c.run == run.hex).values(state=state.value, reason=reason)
+            )
+            return record
+
+    def next_attempt(self, run: RunId, round_number: int) -> int:
+        """Return an attempt number of a round that was never given before, durably; from 0."""
+        mine = (_ATTEMPTS.c.run == run.hex) & (_ATTEMPTS.c.round == round_number)
+        with self._lock, self._database.transaction() as connection:
+            given = connection.execute(select(_ATTEMPTS.c.next).where(mine)).scalar_one_or_none()
+            attempt = given or 0
+            connection.execute(delete(_ATTEMPTS).where(mine))
+            connection.execute(
+                insert(_ATTEMPTS).values(run=run.hex, round=round_number, next=attempt + 1)
+            )
+            return attempt
+
+    def commit_round(
+        self,
+        run: RunId,
+        *,
+        snapshot: bytes,
+        report: RoundReport,
+        artifacts: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Keep a complete round: snapshot, report and files, all or nothing.
+
+        Args:
+            run: an accepted run.
+            snapshot: all that is needed to go on after the round.
+            report: says which round; the same round again replaces its report.
+            artifacts: files to keep beside it, such as the released model, by name.
+
+        Raises:
+            NotFoundError: there is no such run.
+            ConflictError: a later round is committed already.
+            StorageError: nothing was changed.
+        """
+        with self._lock:
+            digest = self._blobs.put(snapshot)
+            files = {name: self._blobs.put(data) for name, data in (artifacts or {}).items()}
+            with self._database.transaction() as connection:
+                done = _record(_require(connection, run)).round
+                if report.round < done:
+                    raise ConflictError(
+                        f"run {run}: expected round {done} or later, got round {report.round}"
+                    )
+                connection.execute(
+                    update(_RUNS)
+                    .where(_RUNS.c.run == run.hex)
+                    .values(round=report.round, snapshot=digest)
+                )
+                mine = (_REPORTS.c.run == run.hex) & (_REPORTS.c.round == report.round)
+                connection.execute(delete(_REPORTS).where(mine))
+                connection.execute(
+                    insert(_REPORTS).values(
+                        run=run.hex,
+                        round=report.round,
+                        document=_REPORT.dump_json(report).decode(),
+                    )
+                )
+                _keep_artifacts(connection, run, files)
+            self._sweep()
+
+    def snapshot(self, run: RunId) -> bytes:
+        """Return the snapshot of the last complete round, or the one the run began from.
+
+        Raises:
+            NotFoundError: there is no such run.
+            CorruptError: it is damaged; names the file.
+        """
+        with self._lock, self._database.transaction() as connection:
+            row = _require(connection, run)
+            return self._blobs.get(row.snapshot, f"snapshot of run {run}")
+
+    def reports(self, run: RunId, after_round: int = 0) -> tuple[RoundReport, ...]:
+        """Return the reports of complete rounds after `after_round`, in order."""
+        query = (
+            select(_REPORTS.c.document)
+            .where((_REPORTS.c.run == run.hex) & (_REPORTS.c.round > after_round))
+            .order_by(_REPORTS.c.round)
+        )
+        with self._database.transaction() as connection:
+            documents = connection.execute(query).scalars()
+            return tuple(_REPORT.validate_json(document) for document in documents)
+
+    def artifact(self, run: RunId, name: str) -> bytes:
+        """Return a file that was kept beside a run.
+
+        Raises:
+            NotFoundError: there is no such file.
+            CorruptError: it is damaged; names it.
+        """
+        mine = (_ARTIFACTS.c.run == run.hex) & (_ARTIFACTS.c.name == name)
+        with self._lock, self._database.transaction() as connection:
+            query = select(_ARTIFACTS.c.digest).where(mine)
+            digest = connection.execute(query).scalar_one_or_none()
+            if digest is None:
+                raise NotFoundError(f"run {run} has no {name} yet", hint="wait for a round")
+            return self._blobs.get(digest, f"{name} of run {run}")
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._database.close()
+
+    def _sweep(self) -> None:
+        """Remove blobs that nothing names; the lock keeps out a blob that is about to be named."""
+        with self._database.transaction() as connection:
+            snapshots = connection.execute(select(_RUNS.c.snapshot)).scalars()
+            files = connection.execute(select(_ARTIFACTS.c.digest)).scalars()
+            self._blobs.keep_only([*snapshots, *files])
+
+
+def _find(connection: Connection, run: RunId) -> Row[Any] | None:
+    return connection.execute(select(_RUNS).where(_RUNS.c.run == run.hex)).one_or_none()
+
+
+def _require(connection: Connection, run: RunId) -> Row[Any]:
+    row = _find(connection, run)
+    if row is None:
+        raise NotFoundError(f"there is no run {run}", hint="`secagg run list` shows all")
+    return row
+
+
+def _keep_artifacts(connection: Connection, run: RunId, files: Mapping[str, str]) -> None:
+    for name, digest in files.items():
+        mine = (_ARTIFACTS.c.run == run.hex) & (_ARTIFACTS.c.name == name)
+        connection.execute(delete(_ARTIFACTS).where(mine))
+        connection.execute(insert(_ARTIFACTS).values(run=run.hex, name=name, digest=digest))
+
+
+def _values(record: RunRecord) -> dict[str, object]:
+    return {
+        "run": record.run.hex,
+        "name": record.name,
+        "algorithm": record.algorithm,
+        "config": record.config,
+        "plan": record.plan,
+        "cohort": _COHORT.dump_json(record.cohort).decode(),
+        "rounds_total": record.rounds_total,
+        "created_unix_s": record.created_unix_s,
+        "state": record.state.value,
+        "reason": record.reason,
+        "round": record.round,
+    }
+
+
+def _record(row: Row[Any]) -> RunRecord:
+    return RunRecord(
+        run=RunId.parse(row.run),
+        name=row.name,
+        algorithm=row.algorithm,
+        config=row.config,
+        plan=row.plan,
+        cohort=_COHORT.validate_json(row.cohort),
+        rounds_total=row.rounds_total,
+        created_unix_s=row.created_unix_s,
+        state=RunState(row.state),
+        reason=row.reason,
+        round=row.round,
+    )
