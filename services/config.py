@@ -75,8 +75,12 @@ class Log(_Settings):
 
 
 class Deadlines(_Settings):
-    """How long each phase of a round may take, in seconds; `mask_s` includes local training."""
+    """How long each phase of a round may take, in seconds; `mask_s` includes local training.
 
+    `registration_s` is how long a run waits for enough silos to be connected before it fails.
+    """
+
+    registration_s: Seconds = 300.0
     advertise_s: Seconds = 30.0
     share_s: Seconds = 30.0
     mask_s: Seconds = 600.0

@@ -86,7 +86,7 @@ class RunRecord:
     Attributes:
         config: the operator's TOML document.
         plan: the training plan's document.
-        cohort: the seats that take part.
+        cohort: the seats that take part; empty until the first cohort is there.
         round: the last complete round; 0 before the first.
     """
 
@@ -157,6 +157,20 @@ class CoordinatorStore:
             connection.execute(
                 update(_RUNS).where(_RUNS.c.run == run.hex).values(state=state.value, reason=reason)
             )
+            return record
+
+    def begin(self, run: RunId, cohort: tuple[int, ...], snapshot: bytes) -> RunRecord:
+        """Fix who takes part in an accepted run, with the snapshot of its first round."""
+        with self._lock:
+            digest = self._blobs.put(snapshot)
+            with self._database.transaction() as connection:
+                record = replace(_record(_require(connection, run)), cohort=cohort)
+                connection.execute(
+                    update(_RUNS)
+                    .where(_RUNS.c.run == run.hex)
+                    .values(cohort=_COHORT.dump_json(cohort).decode(), snapshot=digest)
+                )
+            self._sweep()
             return record
 
     def next_attempt(self, run: RunId, round_number: int) -> int:
