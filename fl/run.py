@@ -3,8 +3,8 @@
 The driver asks `next`, carries the round out, and reports its sum to `receive` or its failure to
 `fail`. A round that fails is tried again with the same number, so that silos repeat the same
 integers, up to `max_attempts` times; then the run ends as FAILED with the last reason. The model
-moves only with a sum that gives a finite next state; a sum that does not ends the run. All that must survive a restart is in
-`snapshot`.
+moves only with a sum that gives a finite next state; a sum that does not ends the run. All that
+must survive a restart is in `snapshot`.
 """
 
 import math
@@ -249,10 +249,16 @@ class TrainingRun:
             self._number += 1
         return report
 
-    def fail(self, reason: str) -> RoundFailure:
-        """Note that the current attempt gave no sum; retry, or end the run."""
+    def fail(self, reason: str, *, may_retry: bool = True) -> RoundFailure:
+        """Note that the current attempt gave no sum; retry, or end the run.
+
+        Args:
+            reason: for people.
+            may_retry: whether the protocol allows another attempt (`ServerRound.may_retry`).
+        """
         self._require_running()
-        return self._failed(reason, retried=self._attempt + 1 < self._max_attempts)
+        retried = may_retry and self._attempt + 1 < self._max_attempts
+        return self._failed(reason, retried=retried)
 
     def stop(self, reason: str) -> None:
         """End the run as FAILED with the model it has."""

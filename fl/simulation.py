@@ -8,14 +8,13 @@ quantizer or masks, and for any number of silos.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-from secagg.testing import SeededRng
 
 from fl.errors import LearningError
 from fl.participant import RunParticipant
-from fl.pipeline import Decoded
+from fl.pipeline import Decoded, IntVector
 from fl.plan import TrainingPlan
 from fl.ports import FloatVector, LocalTask, Tensor
 from fl.run import (
@@ -29,9 +28,14 @@ from fl.seeding import derive_seed
 from fl.state import decode_state, model_of
 from fl.testing import DictMemory
 from secagg.canonical import digest, u64
+from secagg.effects import Aggregate, Finished
 from secagg.ids import RunId
-from secagg.messages import MAX_STATE_BYTES
+from secagg.journal import SiloHistory
+from secagg.messages import MAX_STATE_BYTES, Abandon, Message, Result
+from secagg.parameters import RoundParameters
 from secagg.phases import Phase
+from secagg.recall import RecalledRound
+from secagg.testing import RoundHarness, SeededRng, make_federation, make_parameters
 
 Dropouts: TypeAlias = Mapping[int, Mapping[int, Phase]]
 
@@ -112,9 +116,16 @@ def simulate(
         names=names,
         features=len(first.statistics().names) if plan.standardize else 0,
     )
+    rounds: _Rounds = (
+        _SecureRounds(run, participants, run_id, seed)
+        if secure
+        else _PlainRounds(run, participants)
+    )
     history: list[RoundReport | RoundFailure] = []
     while isinstance(step := run.next(), RoundRequest):
-        outcome = _plain_round(run, step, participants, dropouts.get(step.number, {}))
+        # Whoever vanished is back for the next attempt.
+        gone = dropouts.get(step.number, {}) if step.attempt == 0 else {}
+        outcome = rounds.play(step, gone)
         history.append(outcome)
         if on_round is not None:
             on_round(outcome, run)
@@ -127,30 +138,143 @@ def simulate(
     )
 
 
-def _plain_round(
-    run: TrainingRun,
-    request: RoundRequest,
-    participants: Mapping[int, RunParticipant],
-    gone: Mapping[int, Phase],
-) -> RoundReport | RoundFailure:
-    """Sum plain floats."""
-    contributions: dict[int, Decoded] = {}
-    for seat, participant in participants.items():
-        if gone.get(seat) not in _BEFORE_UPLOAD:
+class _Rounds(Protocol):
+    """A way to carry out attempts."""
+
+    def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
+        """Carry one attempt out and report it to the run."""
+        ...
+
+
+class _PlainRounds:
+    """Sums of plain floats."""
+
+    def __init__(self, run: TrainingRun, participants: Mapping[int, RunParticipant]) -> None:
+        self._run = run
+        self._participants = participants
+
+    def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
+        contributions: dict[int, Decoded] = {}
+        errors: dict[int, LearningError] = {}
+        for seat, participant in self._participants.items():
+            if gone.get(seat) in _BEFORE_UPLOAD:
+                continue
             try:
                 contributions[seat] = participant.contribute_exact(request.number, request.state)
-            except LearningError:
-                continue  # It goes late, as in a secure round.
-    if not contributions:
-        return run.fail("no silo contributed")
-    released = _sum(list(contributions.values()))
-    survivors = tuple(sorted(contributions))
-    outcome = run.receive_decoded(released, survivors)
-    if isinstance(outcome, RoundReport):
-        for seat, participant in participants.items():
-            if seat not in gone:
-                participant.settle_exact(request.number, request.state, released, survivors)
-    return outcome
+            except LearningError as error:
+                errors[seat] = error
+        if not contributions:
+            return self._run.fail(_reason("no silo contributed", errors))
+        survivors = tuple(sorted(contributions))
+        released = _sum([contributions[seat] for seat in survivors])
+        outcome = self._run.receive_decoded(released, survivors)
+        if isinstance(outcome, RoundReport):
+            for seat, participant in self._participants.items():
+                if gone.get(seat) not in _BEFORE_UPLOAD:
+                    participant.settle_exact(request.number, request.state, released, survivors)
+        return outcome
+
+
+class _SecureRounds:
+    """Sums through the protocol, over `secagg`'s in-memory link."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        participants: Mapping[int, RunParticipant],
+        run_id: RunId,
+        seed: int,
+    ) -> None:
+        self._run = run
+        self._participants = participants
+        self._run_id = run_id
+        self._seed = seed
+        self._federation = make_federation(len(participants), seed=seed)
+        self._histories = {seat: SiloHistory() for seat in participants}
+        self._document = run.plan.document()
+        self._abandons: tuple[Abandon, ...] = ()
+        self._errors: dict[int, LearningError] = {}
+        self._result: Result | None = None
+
+    def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
+        parameters = make_parameters(
+            self._federation.roster,
+            request.spec,
+            run=self._run_id,
+            kind=request.kind.value,
+            round=request.number,
+            attempt=request.attempt,
+            n_max=self._run.plan.max_silos,
+            training_plan=self._run.plan.digest(),
+            coefficients=request.coefficients,
+        )
+        known = {s: p.required_state(request.number) for s, p in self._participants.items()}
+        self._errors, self._result = {}, None
+        harness = RoundHarness(
+            federation=self._federation,
+            parameters=parameters,
+            state=request.state,
+            train=self._train,
+            drop=gone,
+            plan=self._document,
+            histories=self._histories,
+            required_states={seat: required for seat, required in known.items() if required},
+            seed=self._seed,
+            to_silo=self._watch,
+            abandons=self._abandons if request.attempt else (),
+        )
+        outcome = harness.run()
+        if outcome.aggregate is None:
+            self._abandons += harness.server.abandons
+            reason = outcome.aborted.reason if outcome.aborted else "the round did not end"
+            refusals = {**outcome.silo_errors, **self._errors}
+            return self._run.fail(_reason(reason, refusals), may_retry=harness.server.may_retry)
+        self._abandons = ()
+        report = self._run.receive(outcome.aggregate)
+        if isinstance(report, RoundReport):
+            aggregates = {**outcome.silo_aggregates, **self._caught_up(harness, gone)}
+            for seat, aggregate in aggregates.items():
+                self._participants[seat].settle(aggregate, request.state)
+        return report
+
+    def _train(
+        self, seat: int, parameters: RoundParameters, state: bytes
+    ) -> Mapping[str, IntVector] | None:
+        participant = self._participants[seat]
+        try:
+            participant.check(parameters, self._document)
+            return participant.contribute(parameters, state)
+        except LearningError as error:
+            self._errors[seat] = error
+            return None
+
+    def _watch(self, _seat: int, message: Message) -> Message:
+        if isinstance(message, Result):
+            self._result = message
+        return message
+
+    def _caught_up(self, harness: RoundHarness, gone: Mapping[int, Phase]) -> dict[int, Aggregate]:
+        """Let those who vanished after their upload come back and check the result."""
+        aggregates: dict[int, Aggregate] = {}
+        for seat in sorted(gone.keys() - harness.outcome.silo_aggregates.keys()):
+            recalled = RecalledRound(
+                harness.server.parameters.attempt_id,
+                seat=seat,
+                identity=self._federation.identities[seat],
+                roster=self._federation.roster,
+                history=self._histories[seat],
+                store=harness.outcome.server_store,
+            )
+            assert self._result is not None  # the aggregate is there, so it was sent to someone
+            for effect in recalled.receive(self._result):
+                if isinstance(effect, Finished):
+                    aggregates[seat] = effect.aggregate
+        return aggregates
+
+
+def _reason(reason: str, errors: Mapping[int, Exception]) -> str:
+    """Return a failure's reason with what the silos said."""
+    return "; ".join([reason, *(f"seat {seat}: {errors[seat]}" for seat in sorted(errors))])
 
 
 def _sum(contributions: list[Decoded]) -> Decoded:

@@ -21,7 +21,7 @@ from fl.errors import SpecMismatchError
 from fl.ports import FloatVector, NamedTensors, Tensor
 from secagg.canonical import decode, encode, read_u64, text, u64
 from secagg.canonical import read_text as read_name
-from secagg.errors import MalformedMessageError
+from secagg.errors import MalformedMessageError, OversizeError
 
 MODEL: Final = "model/"
 PREPROCESS: Final = "preprocess/"
@@ -77,14 +77,14 @@ def decode_state(data: bytes, max_bytes: int) -> State:
         for start in range(0, len(fields), _FIELDS):
             name, code, shape, content = fields[start : start + _FIELDS]
             state[read_name(name)] = _tensor(read_name(code), shape, content)
-    except (MalformedMessageError, ValueError, KeyError) as error:
+    except (MalformedMessageError, OversizeError, ValueError, KeyError) as error:
         raise SpecMismatchError(
-            "the received state is malformed; the coordinator must send canonical bytes"
+            "the state is malformed or too large; expected the canonical bytes of encode_state"
         ) from error
     # Sorted, distinct names and minimal shapes: one state has one encoding.
     if encode_state(state) != data:
         raise SpecMismatchError(
-            "the received state is not in canonical form: names must be sorted and distinct"
+            "the state is not in canonical form: names must be sorted and distinct"
         )
     return state
 
