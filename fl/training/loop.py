@@ -57,7 +57,9 @@ class TensorExamples:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets) or len(self.inputs) == 0:
-            raise DataError("expected inputs and targets with one row for each example, and any")
+            raise DataError(
+                "expected inputs and targets with one row for each example, at least one"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)
