@@ -9,12 +9,23 @@ checked. Secrets that mask an input are never in it.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, ClassVar, Final
 
-from secagg import canonical
-from secagg.errors import MalformedMessageError, ReplayError
+from secagg.codec import (
+    ATTEMPT,
+    DIGEST,
+    MAX_RECORD_BYTES,
+    SEATS,
+    SECRET,
+    Codec,
+    Record,
+    blob,
+    choice,
+    nested,
+)
+from secagg.errors import ReplayError
 from secagg.ids import AttemptId, RunId
-from secagg.messages import MAX_MESSAGE_BYTES, Abandon, decode_seats, encode_seats
+from secagg.messages import Abandon
 from secagg.parameters import RoundParameters, threshold
 from secagg.secretbytes import Secret
 
@@ -34,50 +45,31 @@ class JournalEvent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Record):
     """What must be kept of a masked vector until its fate is known.
 
     Attributes:
         key: the verification key K; every silo of U2 has it, the server must not.
     """
 
-    parameters: RoundParameters
-    model_hash: bytes
-    binding: bytes
-    u1: tuple[int, ...]
-    u2: tuple[int, ...]
-    key: Secret
+    LABEL: ClassVar[str] = "submission"
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode(
-            "submission",
-            self.parameters.encode(),
-            self.model_hash,
-            self.binding,
-            encode_seats(self.u1),
-            encode_seats(self.u2),
-            self.key.reveal(),
-        )
+    parameters: Annotated[RoundParameters, nested(RoundParameters)]
+    model_hash: Annotated[bytes, DIGEST]
+    binding: Annotated[bytes, DIGEST]
+    u1: Annotated[tuple[int, ...], SEATS]
+    u2: Annotated[tuple[int, ...], SEATS]
+    key: Annotated[Secret, SECRET]
 
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        parameters, model, binding, u1, u2, key = canonical.decode(
-            data, "submission", max_bytes=MAX_MESSAGE_BYTES, fields=6
-        )
-        return cls(
-            parameters=RoundParameters.decode(parameters),
-            model_hash=model,
-            binding=binding,
-            u1=decode_seats(u1),
-            u2=decode_seats(u2),
-            key=Secret(key),
-        )
+
+_SUBMISSION: Final[Codec[Submission | None]] = Codec(
+    lambda value: b"" if value is None else value.encode(),
+    lambda data: Submission.decode(data) if data else None,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalRecord:
+class JournalRecord(Record):
     """One line of the journal.
 
     Attributes:
@@ -86,45 +78,13 @@ class JournalRecord:
         submission: for SUBMITTED.
     """
 
-    event: JournalEvent
-    attempt: AttemptId
-    message: bytes = b""
-    survivors: tuple[int, ...] = ()
-    submission: Submission | None = None
+    LABEL: ClassVar[str] = "journal"
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode(
-            "journal",
-            canonical.text(self.event.value),
-            self.attempt.run.value,
-            canonical.u64(self.attempt.round),
-            canonical.u32(self.attempt.attempt),
-            self.message,
-            encode_seats(self.survivors),
-            b"" if self.submission is None else self.submission.encode(),
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`; MalformedMessageError if the line is damaged."""
-        event, run, round_number, attempt, message, survivors, submission = canonical.decode(
-            data, "journal", max_bytes=4 * MAX_MESSAGE_BYTES, fields=7
-        )
-        word = canonical.read_text(event)
-        if word not in {known.value for known in JournalEvent}:
-            raise MalformedMessageError(f"unknown journal event {word!r}")
-        return cls(
-            event=JournalEvent(word),
-            attempt=AttemptId(
-                run=RunId(run),
-                round=canonical.read_u64(round_number),
-                attempt=canonical.read_u32(attempt),
-            ),
-            message=message,
-            survivors=decode_seats(survivors),
-            submission=Submission.decode(submission) if submission else None,
-        )
+    event: Annotated[JournalEvent, choice(JournalEvent)]
+    attempt: Annotated[AttemptId, ATTEMPT]
+    message: Annotated[bytes, blob(MAX_RECORD_BYTES, "a message")] = b""
+    survivors: Annotated[tuple[int, ...], SEATS] = ()
+    submission: Annotated[Submission | None, _SUBMISSION] = None
 
 
 @dataclass(slots=True)
@@ -187,10 +147,10 @@ class SiloHistory:
     def unmasked_in(self, run: RunId, round_number: int) -> AttemptId | None:
         """The attempt of this round in which shares were opened, if one was."""
         for attempt, trace in self._traces.items():
-            if (
-                (attempt.run, attempt.round) == (run, round_number)
-                and JournalEvent.UNMASKED in trace.events
-            ):
+            if (attempt.run, attempt.round) == (
+                run,
+                round_number,
+            ) and JournalEvent.UNMASKED in trace.events:
                 return attempt
         return None
 
@@ -212,8 +172,7 @@ class SiloHistory:
         """
         spoken: dict[AttemptId, set[int]] = {}
         for item in statements:
-            key = AttemptId(run=item.run, round=item.round, attempt=item.attempt)
-            spoken.setdefault(key, set()).add(item.seat)
+            spoken.setdefault(item.attempt_id, set()).add(item.seat)
         dead = []
         for attempt in self.open_submissions(run):
             submission = self._traces[attempt].submission
@@ -257,9 +216,7 @@ class SiloHistory:
             if submission is None or not trace.counts_as_submitted:
                 continue
             same_state = submission.model_hash == model
-            still_open = (
-                trace.is_open and attempt.run == run and submission.parameters.kind == kind
-            )
+            still_open = trace.is_open and attempt.run == run and submission.parameters.kind == kind
             if (same_state or still_open) and trace.survivors not in found:
                 found.append(trace.survivors)
         return tuple(found)

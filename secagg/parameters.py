@@ -8,10 +8,24 @@ The threshold and the floor are functions of ctx and of |U1|; nobody sends them.
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Self
+from typing import Annotated, ClassVar, Final
 
 from secagg import canonical
-from secagg.errors import MalformedMessageError, ParameterError
+from secagg.codec import (
+    DIGEST,
+    FEDERATION,
+    RUN,
+    TEXT,
+    U16,
+    U32,
+    U64,
+    Record,
+    blob,
+    choice,
+    listed,
+    nested,
+)
+from secagg.errors import ParameterError
 from secagg.ids import AttemptId, FederationId, RoundId, RunId
 from secagg.prg import CHUNK_WORDS
 from secagg.quantizer import check_no_wrap, required_ring_bits
@@ -32,7 +46,8 @@ META_SUM_BITS: Final = 48
 MAX_BULK_RING_BITS: Final = 48
 MAX_SILOS: Final = 10_000
 MAX_VECTOR_LENGTH: Final = 2**31
-MAX_PARAMETER_BYTES: Final = 1024 * 1024
+MAX_SEGMENTS: Final = 256
+MAX_PRIVACY_PLAN_BYTES: Final = 64 * 1024
 TAG_SEGMENT: Final = "tags"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -47,7 +62,7 @@ class SegmentKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Record):
     """One named stretch of the vector.
 
     Attributes:
@@ -59,12 +74,14 @@ class Segment:
         bound: one silo's values lie in [-bound, bound]; 0 for tags, which have no range.
     """
 
-    name: str
-    kind: SegmentKind
-    length: int
-    value_bits: int
-    ring_bits: int
-    bound: int
+    LABEL: ClassVar[str] = "segment"
+
+    name: Annotated[str, TEXT]
+    kind: Annotated[SegmentKind, choice(SegmentKind)]
+    length: Annotated[int, U64]
+    value_bits: Annotated[int, U16]
+    ring_bits: Annotated[int, U16]
+    bound: Annotated[int, U64]
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -123,36 +140,6 @@ class Segment:
                 f"2^47; lower the bound to {(2 ** (META_SUM_BITS - 1) - 1) // n_max}"
             )
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode(
-            "segment",
-            canonical.text(self.name),
-            canonical.text(self.kind.value),
-            canonical.u64(self.length),
-            canonical.u16(self.value_bits),
-            canonical.u16(self.ring_bits),
-            canonical.u64(self.bound),
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        name, kind, length, value_bits, ring_bits, bound = canonical.decode(
-            data, "segment", max_bytes=MAX_PARAMETER_BYTES, fields=6
-        )
-        word = canonical.read_text(kind)
-        if word not in {known.value for known in SegmentKind}:
-            raise MalformedMessageError(f"unknown segment kind {word!r}")
-        return cls(
-            name=canonical.read_text(name),
-            kind=SegmentKind(word),
-            length=canonical.read_u64(length),
-            value_bits=canonical.read_u16(value_bits),
-            ring_bits=canonical.read_u16(ring_bits),
-            bound=canonical.read_u64(bound),
-        )
-
 
 def bulk(name: str, length: int, *, value_bits: int, n_max: int) -> Segment:
     """A segment of quantized reals in the smallest ring where n_max silos cannot wrap."""
@@ -194,10 +181,12 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorSpec:
+class VectorSpec(Record):
     """The ordered segments of one round's vector."""
 
-    segments: tuple[Segment, ...]
+    LABEL: ClassVar[str] = "vector"
+
+    segments: Annotated[tuple[Segment, ...], listed(nested(Segment), MAX_SEGMENTS)]
 
     def __post_init__(self) -> None:
         if not self.segments:
@@ -253,16 +242,6 @@ class VectorSpec:
         """Bytes of one packed vector."""
         return sum(chunk.nbytes for chunk in self.chunks)
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode_list([segment.encode() for segment in self.segments])
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        items = canonical.decode_list(data, max_items=256)
-        return cls(segments=tuple(Segment.decode(item) for item in items))
-
 
 def threshold(silos: int, colluding: int) -> int:
     """t: the smallest integer with 2t > n + n_c (SA1 spec 2.2, malicious server)."""
@@ -270,7 +249,7 @@ def threshold(silos: int, colluding: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundParameters:
+class RoundParameters(Record):
     """All that is known of an attempt before its model exists; the fields of ctx.
 
     Attributes:
@@ -291,25 +270,27 @@ class RoundParameters:
         coefficients: names of the public coefficient vectors whose sums are released.
     """
 
-    federation: FederationId
-    run: RunId
-    roster_digest: bytes
-    kind: str
-    round: int
-    attempt: int
-    n_c: int
-    n_max: int
-    spec: VectorSpec
-    training_plan: bytes
-    h_min: int = 2
-    h_dp: int = 0
-    n_min: int = 3
-    n_orgs: int = 3
-    suite: int = SUITE_DEFAULT
-    mode: str = MODE_MALICIOUS
-    graph: str = GRAPH_COMPLETE
-    dp: bytes = b""
-    coefficients: tuple[str, ...] = COMMON_COEFFICIENTS
+    LABEL: ClassVar[str] = "parameters"
+
+    suite: Annotated[int, U16] = SUITE_DEFAULT
+    mode: Annotated[str, TEXT] = MODE_MALICIOUS
+    federation: Annotated[FederationId, FEDERATION]
+    run: Annotated[RunId, RUN]
+    roster_digest: Annotated[bytes, DIGEST]
+    kind: Annotated[str, TEXT]
+    round: Annotated[int, U64]
+    attempt: Annotated[int, U32]
+    n_c: Annotated[int, U32]
+    h_min: Annotated[int, U32] = 2
+    h_dp: Annotated[int, U32] = 0
+    n_min: Annotated[int, U32] = 3
+    n_orgs: Annotated[int, U32] = 3
+    n_max: Annotated[int, U32]
+    graph: Annotated[str, TEXT] = GRAPH_COMPLETE
+    spec: Annotated[VectorSpec, nested(VectorSpec)]
+    dp: Annotated[bytes, blob(MAX_PRIVACY_PLAN_BYTES, "a privacy plan")] = b""
+    training_plan: Annotated[bytes, DIGEST]
+    coefficients: Annotated[tuple[str, ...], listed(TEXT, 64)] = COMMON_COEFFICIENTS
 
     def __post_init__(self) -> None:
         for name in ("roster_digest", "training_plan"):
@@ -317,15 +298,11 @@ class RoundParameters:
                 raise ParameterError(f"{name} must be a 32-byte digest")
         if not _NAME.fullmatch(self.kind):
             raise ParameterError(f"a round's kind must be a lower-case word, got {self.kind!r}")
-        for name, low in (("round", 0), ("attempt", 0), ("n_c", 0), ("h_dp", 0)):
+        # With h_min = 1 a sum could be one honest input; with n_min = 1, one input at all.
+        least = {"round": 0, "attempt": 0, "n_c": 0, "h_dp": 0, "h_min": 2, "n_min": 2, "n_orgs": 1}
+        for name, low in least.items():
             if getattr(self, name) < low:
                 raise ParameterError(f"{name} must be at least {low}, got {getattr(self, name)}")
-        if self.h_min < 2:
-            raise ParameterError(f"h_min must be at least 2, got {self.h_min}")
-        if self.n_min < 2 or self.n_orgs < 1:
-            raise ParameterError(
-                f"n_min must be at least 2 and n_orgs at least 1, got {self.n_min}, {self.n_orgs}"
-            )
         if not self.n_min <= self.n_max <= MAX_SILOS:
             raise ParameterError(
                 f"n_max must be in [n_min, {MAX_SILOS}] = [{self.n_min}, {MAX_SILOS}], "
@@ -352,7 +329,7 @@ class RoundParameters:
         return self.spec.with_tags()
 
     def threshold(self, silos: int) -> int:
-        """t for |U1| = silos."""
+        """T for |U1| = silos."""
         return threshold(silos, self.n_c)
 
     def floor(self, silos: int) -> int:
@@ -368,60 +345,6 @@ class RoundParameters:
         """The same round, tried once more."""
         return replace(self, attempt=self.attempt + 1)
 
-    def _fields(self) -> tuple[bytes, ...]:
-        return (
-            canonical.u16(self.suite),
-            canonical.text(self.mode),
-            canonical.text(self.federation.name),
-            self.run.value,
-            self.roster_digest,
-            canonical.text(self.kind),
-            canonical.u64(self.round),
-            canonical.u32(self.attempt),
-            canonical.u32(self.n_c),
-            canonical.u32(self.h_min),
-            canonical.u32(self.h_dp),
-            canonical.u32(self.n_min),
-            canonical.u32(self.n_orgs),
-            canonical.u32(self.n_max),
-            canonical.text(self.graph),
-            self.spec.encode(),
-            self.dp,
-            self.training_plan,
-            canonical.encode_list([canonical.text(name) for name in self.coefficients]),
-        )
-
     def ctx(self) -> bytes:
-        """The attempt's digest, 32 bytes (SA1 spec 3.2)."""
-        return canonical.digest("ctx", *self._fields())
-
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode("parameters", *self._fields())
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`; ParameterError or MalformedMessageError on anything else."""
-        fields = canonical.decode(data, "parameters", max_bytes=MAX_PARAMETER_BYTES, fields=19)
-        coefficients = canonical.decode_list(fields[18], max_items=64)
-        return cls(
-            suite=canonical.read_u16(fields[0]),
-            mode=canonical.read_text(fields[1]),
-            federation=FederationId(canonical.read_text(fields[2])),
-            run=RunId(fields[3]),
-            roster_digest=fields[4],
-            kind=canonical.read_text(fields[5]),
-            round=canonical.read_u64(fields[6]),
-            attempt=canonical.read_u32(fields[7]),
-            n_c=canonical.read_u32(fields[8]),
-            h_min=canonical.read_u32(fields[9]),
-            h_dp=canonical.read_u32(fields[10]),
-            n_min=canonical.read_u32(fields[11]),
-            n_orgs=canonical.read_u32(fields[12]),
-            n_max=canonical.read_u32(fields[13]),
-            graph=canonical.read_text(fields[14]),
-            spec=VectorSpec.decode(fields[15]),
-            dp=fields[16],
-            training_plan=fields[17],
-            coefficients=tuple(canonical.read_text(item) for item in coefficients),
-        )
+        """The attempt's digest over every field, 32 bytes (SA1 spec 3.2)."""
+        return canonical.digest("ctx", *self.field_bytes())

@@ -59,9 +59,7 @@ TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
 SILO_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
     Phase.ADVERTISE: frozenset({messages.RoundOpen}),
     Phase.SHARE: frozenset({messages.Keys}),
-    Phase.MASK: frozenset(
-        {messages.Boxes, messages.StateNotice, messages.SurvivorsRequest}
-    ),
+    Phase.MASK: frozenset({messages.Boxes, messages.StateNotice, messages.SurvivorsRequest}),
     Phase.SURVIVORS: frozenset({messages.SurvivorsRequest}),
     Phase.UNMASK: frozenset({messages.SurvivorsRequest, messages.Certificate}),
     Phase.RESULT: frozenset({messages.Certificate, messages.Result}),

@@ -65,16 +65,7 @@ class SiloPolicy:
 
     def check(self, parameters: RoundParameters, roster: Roster) -> None:
         """Raise PolicyRefusedError, naming the rule, unless these parameters are acceptable."""
-        if parameters.federation != roster.federation:
-            _refuse("federation", roster.federation.name, parameters.federation.name)
-        if parameters.roster_digest != roster.digest():
-            _refuse("roster", f"version {roster.version} as this silo knows it", "another digest")
-        if parameters.suite not in self.suites:
-            _refuse("suites", sorted(self.suites), parameters.suite)
-        if parameters.mode not in self.modes:
-            _refuse("modes", sorted(self.modes), parameters.mode)
-        if parameters.graph != GRAPH_COMPLETE:
-            _refuse("graph", GRAPH_COMPLETE, parameters.graph)
+        self._check_fixed(parameters, roster)
         for name, least in (
             ("n_c", self.colluding(roster)),
             ("h_min", self.h_min),
@@ -89,14 +80,25 @@ class SiloPolicy:
             ):
                 allowed = f"{self.min_value_bits} to {self.max_value_bits}"
                 _refuse(f"value_bits of segment {segment.name}", allowed, segment.value_bits)
+        pinned = self.training_plans
+        if pinned is not None and parameters.training_plan not in pinned:
+            _refuse("training_plans", "a pinned plan", parameters.training_plan.hex()[:16])
+
+    def _check_fixed(self, parameters: RoundParameters, roster: Roster) -> None:
+        """What is one value, or one of a few."""
+        if parameters.federation != roster.federation:
+            _refuse("federation", roster.federation.name, parameters.federation.name)
+        if parameters.roster_digest != roster.digest():
+            _refuse("roster", f"version {roster.version} as this silo knows it", "another digest")
+        if parameters.suite not in self.suites:
+            _refuse("suites", sorted(self.suites), parameters.suite)
+        if parameters.mode not in self.modes:
+            _refuse("modes", sorted(self.modes), parameters.mode)
+        if parameters.graph != GRAPH_COMPLETE:
+            _refuse("graph", GRAPH_COMPLETE, parameters.graph)
         if parameters.coefficients != COMMON_COEFFICIENTS:
             # Two different coefficient vectors can isolate one silo (SA1 spec 2.3).
             _refuse("coefficients", "one common vector", ", ".join(parameters.coefficients))
-        if (
-            self.training_plans is not None
-            and parameters.training_plan not in self.training_plans
-        ):
-            _refuse("training_plans", "a pinned plan", parameters.training_plan.hex()[:16])
 
 
 def _refuse(rule: str, expected: object, got: object) -> None:

@@ -59,9 +59,7 @@ def abandon(
         seat=seat,
     )
     statement = messages.signed(unsigned, identity)
-    line = JournalRecord(
-        event=JournalEvent.ABANDONED, attempt=attempt, message=statement.encode()
-    )
+    line = JournalRecord(event=JournalEvent.ABANDONED, attempt=attempt, message=statement.encode())
     return [*record(history, line), Send(message=statement)]
 
 

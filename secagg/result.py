@@ -5,11 +5,15 @@ after its upload checks with the same code.
 """
 
 from secagg.effects import Aggregate
-from secagg.errors import ForgedSumError, RosterError, SurvivorsUncertifiedError
-from secagg.errors import BadSignatureError
+from secagg.errors import (
+    BadSignatureError,
+    ForgedSumError,
+    RosterError,
+    SurvivorsUncertifiedError,
+)
 from secagg.journal import Submission
 from secagg.keys import verify
-from secagg.messages import SUM, Result, survivors_hash, survivors_signed_bytes
+from secagg.messages import SUM, Endorsement, Result, survivors_hash, survivors_signed_bytes
 from secagg.ports import VectorStore
 from secagg.roster import Roster
 from secagg.transcript import transcript_digest
@@ -17,7 +21,7 @@ from secagg.vectors import TagContext, check_sum, read_sum
 
 
 def check_certificate(
-    signatures: tuple[tuple[int, bytes], ...],
+    endorsements: tuple[Endorsement, ...],
     *,
     survivors: bytes,
     binding: bytes,
@@ -34,15 +38,15 @@ def check_certificate(
         SurvivorsUncertifiedError: fewer.
     """
     statement = survivors_signed_bytes(binding, survivors)
-    signers = set()
-    for seat, signature in signatures:
-        if seat not in members or seat in signers:
+    signers: set[int] = set()
+    for item in endorsements:
+        if item.seat not in members or item.seat in signers:
             continue
         try:
-            verify(roster.seat(seat).identity_key, signature, statement)
+            verify(roster.seat(item.seat).identity_key, item.signature, statement)
         except (BadSignatureError, RosterError):
             continue
-        signers.add(seat)
+        signers.add(item.seat)
     if len(signers) < threshold:
         raise SurvivorsUncertifiedError(
             f"{len(signers)} silos of this silo's U2 have signed these survivors; "
@@ -70,7 +74,7 @@ def check_result(
     if message.binding != submission.binding or list(seats) != sorted(set(seats)):
         raise ForgedSumError("the result belongs to another view of the round")
     check_certificate(
-        message.certificate,
+        message.endorsements,
         survivors=survivors_hash(message.entries),
         binding=submission.binding,
         members=submission.u2,

@@ -9,15 +9,28 @@ chain: a silo accepts a newer version only if it leads back to the one it knows.
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, ClassVar, Final
 
 from secagg import canonical
-from secagg.errors import BadSignatureError, MalformedMessageError, ParameterError, RosterError
+from secagg.codec import (
+    DIGEST,
+    FEDERATION,
+    KEY,
+    SIGNATURE,
+    SILO,
+    TEXT,
+    U32,
+    U64,
+    Codec,
+    Record,
+    choice,
+    listed,
+    nested,
+)
+from secagg.errors import BadSignatureError, ParameterError, RosterError
 from secagg.ids import FederationId, SiloId
 from secagg.keys import verify
 
-# A roster is a few hundred bytes a seat; 4 MiB are ten thousand seats.
-MAX_ROSTER_BYTES = 4 * 1024 * 1024
 MAX_SEATS = 10_000
 _DIGEST_BYTES = 32
 _KEY_BYTES = 32
@@ -36,7 +49,7 @@ def _require_bytes(name: str, value: bytes, length: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Seat(Record):
     """One silo's line in the roster.
 
     Attributes:
@@ -48,11 +61,13 @@ class Seat:
         certificate_key: SHA-256 of the TLS certificate's SubjectPublicKeyInfo, 32 bytes.
     """
 
-    index: int
-    silo: SiloId
-    organization: str
-    identity_key: bytes
-    certificate_key: bytes
+    LABEL: ClassVar[str] = "seat"
+
+    index: Annotated[int, U32]
+    silo: Annotated[SiloId, SILO]
+    organization: Annotated[str, TEXT]
+    identity_key: Annotated[bytes, KEY]
+    certificate_key: Annotated[bytes, DIGEST]
 
     def __post_init__(self) -> None:
         if not 1 <= self.index <= MAX_SEATS:
@@ -62,71 +77,24 @@ class Seat:
         _require_bytes("a seat's identity_key", self.identity_key, _KEY_BYTES)
         _require_bytes("a seat's certificate_key", self.certificate_key, _DIGEST_BYTES)
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode(
-            "seat",
-            canonical.u32(self.index),
-            canonical.text(self.silo.name),
-            canonical.text(self.organization),
-            self.identity_key,
-            self.certificate_key,
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`; MalformedMessageError on anything else."""
-        index, silo, organization, identity_key, certificate_key = canonical.decode(
-            data, "seat", max_bytes=MAX_ROSTER_BYTES, fields=5
-        )
-        return cls(
-            index=canonical.read_u32(index),
-            silo=SiloId(canonical.read_text(silo)),
-            organization=canonical.read_text(organization),
-            identity_key=identity_key,
-            certificate_key=certificate_key,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Officer:
+class Officer(Record):
     """A coordinator or an operator: it has a certificate, but no seat and no data."""
 
-    name: str
-    role: OfficerRole
-    certificate_key: bytes
+    LABEL: ClassVar[str] = "officer"
+
+    name: Annotated[str, TEXT]
+    role: Annotated[OfficerRole, choice(OfficerRole)]
+    certificate_key: Annotated[bytes, DIGEST]
 
     def __post_init__(self) -> None:
         SiloId(self.name)  # the same rule for names, the same error
         _require_bytes("an officer's certificate_key", self.certificate_key, _DIGEST_BYTES)
 
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        return canonical.encode(
-            "officer",
-            canonical.text(self.name),
-            canonical.text(self.role.value),
-            self.certificate_key,
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        name, role, certificate_key = canonical.decode(
-            data, "officer", max_bytes=MAX_ROSTER_BYTES, fields=3
-        )
-        word = canonical.read_text(role)
-        if word not in {known.value for known in OfficerRole}:
-            raise MalformedMessageError(f"an officer's role is coordinator or operator, got {word!r}")
-        return cls(
-            name=canonical.read_text(name),
-            role=OfficerRole(word),
-            certificate_key=certificate_key,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roster:
+class Roster(Record):
     """The enrolled silos of a federation, one version of the list.
 
     Attributes:
@@ -138,12 +106,14 @@ class Roster:
         officers: certificates of coordinators and operators.
     """
 
-    federation: FederationId
-    version: int
-    previous: bytes
-    coordinator_key: bytes
-    seats: tuple[Seat, ...]
-    officers: tuple[Officer, ...] = ()
+    LABEL: ClassVar[str] = "roster"
+
+    federation: Annotated[FederationId, FEDERATION]
+    version: Annotated[int, U64]
+    previous: Annotated[bytes, DIGEST]
+    coordinator_key: Annotated[bytes, KEY]
+    seats: Annotated[tuple[Seat, ...], listed(nested(Seat))]
+    officers: Annotated[tuple[Officer, ...], listed(nested(Officer))] = ()
 
     def __post_init__(self) -> None:
         if self.version < 1:
@@ -189,38 +159,6 @@ class Roster:
         """How many distinct organizations stand behind these seats."""
         return len({self.seat(index).organization for index in seats})
 
-    def encode(self) -> bytes:
-        """Canonical bytes: what is hashed and signed."""
-        return canonical.encode(
-            "roster",
-            canonical.text(self.federation.name),
-            canonical.u64(self.version),
-            self.previous,
-            self.coordinator_key,
-            canonical.encode_list([seat.encode() for seat in self.seats]),
-            canonical.encode_list([officer.encode() for officer in self.officers]),
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        federation, version, previous, coordinator_key, seats, officers = canonical.decode(
-            data, "roster", max_bytes=MAX_ROSTER_BYTES, fields=6
-        )
-        return cls(
-            federation=FederationId(canonical.read_text(federation)),
-            version=canonical.read_u64(version),
-            previous=previous,
-            coordinator_key=coordinator_key,
-            seats=tuple(
-                Seat.decode(item) for item in canonical.decode_list(seats, max_items=MAX_SEATS)
-            ),
-            officers=tuple(
-                Officer.decode(item)
-                for item in canonical.decode_list(officers, max_items=MAX_SEATS)
-            ),
-        )
-
     def digest(self) -> bytes:
         """32 bytes that stand for this roster in every round."""
         return canonical.digest("roster-digest", self.encode())
@@ -230,16 +168,28 @@ class Roster:
         return canonical.encode("roster-signature", self.digest())
 
 
+def _read_root_signature(data: bytes) -> tuple[bytes, bytes]:
+    root, signature = canonical.decode(data, "root-signature", max_bytes=1024, fields=2)
+    return KEY.read(root), SIGNATURE.read(signature)
+
+
+_ROOT_SIGNATURE: Final[Codec[tuple[bytes, bytes]]] = Codec(
+    lambda pair: canonical.encode("root-signature", *pair), _read_root_signature
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedRoster:
+class SignedRoster(Record):
     """A roster with the signatures of the federation's roots.
 
     Attributes:
         signatures: pairs of root public key (32 bytes) and Ed25519 signature (64 bytes).
     """
 
-    roster: Roster
-    signatures: tuple[tuple[bytes, bytes], ...]
+    LABEL: ClassVar[str] = "signed-roster"
+
+    roster: Annotated[Roster, nested(Roster)]
+    signatures: Annotated[tuple[tuple[bytes, bytes], ...], listed(_ROOT_SIGNATURE, 64)]
 
     def verify(self, roots: frozenset[bytes]) -> Roster:
         """Give the roster if every root that the reader trusts has signed it.
@@ -259,22 +209,3 @@ class SignedRoster:
                 )
             verify(root, by_root[root], self.roster.signed_bytes())
         return self.roster
-
-    def encode(self) -> bytes:
-        """Canonical bytes."""
-        pairs = [canonical.encode("root-signature", *pair) for pair in self.signatures]
-        return canonical.encode("signed-roster", self.roster.encode(), canonical.encode_list(pairs))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Inverse of `encode`."""
-        roster, signatures = canonical.decode(
-            data, "signed-roster", max_bytes=MAX_ROSTER_BYTES, fields=2
-        )
-        pairs = []
-        for item in canonical.decode_list(signatures, max_items=64):
-            root, signature = canonical.decode(
-                item, "root-signature", max_bytes=MAX_ROSTER_BYTES, fields=2
-            )
-            pairs.append((root, signature))
-        return cls(roster=Roster.decode(roster), signatures=tuple(pairs))

@@ -7,8 +7,8 @@ before it relays. Too few silos at a phase's end is an outcome (`Aborted`), not 
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final
 
 from secagg import canonical, messages
 from secagg.effects import (
@@ -30,24 +30,19 @@ from secagg.errors import (
     LocalProtocolError,
     MalformedMessageError,
     ParameterError,
-    RemoteProtocolError,
     ReplayError,
     RosterError,
 )
-from secagg.keys import IdentityKey, mask_key_from_seed, verify
-from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
+from secagg.keys import IdentityKey, verify
 from secagg.messages import MASKED, STATE, SUM, Opening, ShareKind
 from secagg.parameters import RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.roster import Roster
-from secagg.sealing import BOX_BYTES, commit_secret, commit_share
-from secagg.secretbytes import Secret
-from secagg.shamir import combine
+from secagg.sealing import BOX_BYTES, commit_share
 from secagg.transcript import binding_digest, setup_digest, transcript_digest
+from secagg.unmasking import Openings, residual_masks
 from secagg.vectors import check_ranges, root_of, sum_and_unmask
-
-Seeds: TypeAlias = dict[str, list[tuple[int, bytes]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +132,13 @@ class ServerRound:
         self._masked: dict[int, messages.MaskedInput] = {}
         self._late: set[int] = set()
         self._signed: dict[int, bytes] = {}
-        self._pool: dict[int, dict[tuple[int, ShareKind], Secret]] = {}
+        self._pool: dict[int, Openings] = {}
         self._abandons: dict[int, messages.Abandon] = {}
         self._setup = b""
         self._state: messages.StateNotice | None = None
         self._binding = b""
         self._entries: tuple[messages.SurvivorEntry, ...] = ()
-        self._certificate: tuple[tuple[int, bytes], ...] = ()
+        self._certificate: tuple[messages.Endorsement, ...] = ()
 
     # --- what the driver calls ----------------------------------------------------------------
 
@@ -190,7 +185,9 @@ class ServerRound:
         pieces = range(self._store.chunks(STATE))
         state = b"".join(self._store.read(STATE, piece) for piece in pieces)
         self._state = messages.StateNotice(
-            setup=b"", model_hash=messages.model_hash(self.parameters.kind, state), nbytes=len(state)
+            setup=b"",
+            model_hash=messages.model_hash(self.parameters.kind, state),
+            nbytes=len(state),
         )
         return self._announce_state(now) if self.phase is Phase.MASK else []
 
@@ -218,7 +215,16 @@ class ServerRound:
             raise LocalProtocolError(f"there is nothing to open in phase {self.phase}")
         wire = self.parameters.wire_spec
         try:
-            removals = self._removals(wire.names)
+            removals = residual_masks(
+                setup=self._setup,
+                binding=self._binding,
+                segments=wire.names,
+                survivors=self.survivors,
+                advertises=self._advertises,
+                shares=self._shares,
+                openings=self._pool,
+                threshold=self._threshold,
+            )
         except BadDealerError as error:
             return self._abort(AbortReason.BAD_DEALER, str(error), ())
         opened = sum_and_unmask(
@@ -233,13 +239,12 @@ class ServerRound:
         unsigned = messages.Result(
             binding=self._binding,
             entries=self._entries,
-            certificate=self._certificate,
+            endorsements=self._certificate,
             root=opened.root,
             chunks=len(wire.chunks),
             nbytes=wire.wire_bytes,
-            transcript=bytes(32),
         )
-        complete = messages.replace_transcript(unsigned, transcript_digest(unsigned))
+        complete = replace(unsigned, transcript=transcript_digest(unsigned))
         result = messages.signed(complete, self._signing_key)
         self.phase = advance(self.phase, Step.FINISHED)
         aggregate = Aggregate(
@@ -332,9 +337,7 @@ class ServerRound:
             raise ReplayError("shares were dealt for another set of keys", silo=seat)
         if tuple(box.holder for box in message.boxes) != tuple(sorted(self._advertises)):
             raise MalformedMessageError("shares must be dealt to every silo of U1, in order")
-        if any(
-            len(box.box) != (0 if box.holder == seat else BOX_BYTES) for box in message.boxes
-        ):
+        if any(len(box.box) != (0 if box.holder == seat else BOX_BYTES) for box in message.boxes):
             raise MalformedMessageError(f"a box has {BOX_BYTES} bytes, the own one none")
         self._verify(message)
         self._shares[seat] = message
@@ -415,9 +418,8 @@ class ServerRound:
             )
 
     def _on_abandon(self, message: messages.Abandon) -> list[ServerEffect]:
-        named = (message.federation, message.run, message.round, message.attempt)
         own = self.parameters
-        if named != (own.federation, own.run, own.round, own.attempt):
+        if (message.federation, message.attempt_id) != (own.federation, own.attempt_id):
             raise ReplayError("a silo abandons another attempt", silo=message.seat)
         if message.seat not in self._advertises:
             raise RosterError("only silos of U1 can abandon an attempt", silo=message.seat)
@@ -505,9 +507,7 @@ class ServerRound:
         self.phase = advance(self.phase, Step.SHARED)
         effects: list[ServerEffect] = []
         u1 = sorted(self._advertises)
-        leaves = {
-            dealer: [box.encode() for box in self._shares[dealer].boxes] for dealer in u2
-        }
+        leaves = {dealer: [box.encode() for box in self._shares[dealer].boxes] for dealer in u2}
         for holder in u2:
             place = u1.index(holder)
             deliveries = tuple(
@@ -570,9 +570,12 @@ class ServerRound:
                 f"{len(self._signed)} of {self._threshold}",
                 self.awaited(),
             )
-        self._certificate = tuple((seat, self._signed[seat]) for seat in sorted(self._signed))
+        self._certificate = tuple(
+            messages.Endorsement(seat=seat, signature=self._signed[seat])
+            for seat in sorted(self._signed)
+        )
         self.phase = advance(self.phase, Step.SIGNED)
-        certificate = messages.Certificate(signatures=self._certificate)
+        certificate = messages.Certificate(endorsements=self._certificate)
         return [
             Broadcast(seats=tuple(sorted(self._shares)), message=certificate),
             *self._set_deadline(now),
@@ -611,9 +614,7 @@ class ServerRound:
         own = self.parameters
         effects: list[ServerEffect] = []
         if self._masked:
-            request = messages.AbandonRequest(
-                run=own.run, round=own.round, attempt=own.attempt
-            )
+            request = messages.AbandonRequest(run=own.run, round=own.round, attempt=own.attempt)
             effects.append(Broadcast(seats=tuple(sorted(self._advertises)), message=request))
         failed = messages.RoundFailed(
             run=own.run, round=own.round, attempt=own.attempt, reason=f"{reason}: {detail}"
@@ -622,55 +623,3 @@ class ServerRound:
         effects.append(DeadlineSet(at=None))
         effects.append(Aborted(reason=reason, detail=detail, missing=missing))
         return effects
-
-    # --- unmasking ----------------------------------------------------------------------------
-
-    def _rebuild(self, dealer: int, kind: ShareKind) -> bytes:
-        holders = sorted(self._pool)[: self._threshold]
-        shares = {holder: self._pool[holder][dealer, kind] for holder in holders}
-        try:
-            return combine(shares, self._threshold)
-        except BadShareError as error:
-            raise BadDealerError(
-                f"the shares of seat {dealer} fit its commitments and rebuild no secret",
-                silo=dealer,
-            ) from error
-
-    def _removals(self, segments: tuple[str, ...]) -> Seeds:
-        """The masks left in the sum: survivors' self masks, and their pairs with dropouts.
-
-        Source: Bonawitz et al. 2017, fig. 4, round 4.
-        """
-        seeds: Seeds = {name: [] for name in segments}
-        for dealer in self.survivors:
-            secret = self._rebuild(dealer, ShareKind.SELF)
-            promised = self._shares[dealer].commitment_b
-            if commit_secret("com-b", self._setup, dealer, secret) != promised:
-                raise _bad_dealer(dealer)
-            for name in segments:
-                seed = self_seed(secret, binding=self._binding, seat=dealer, segment=name)
-                seeds[name].append((-1, seed))
-        for dealer in sorted(set(self._shares) - set(self.survivors)):
-            key = mask_key_from_seed(self._rebuild(dealer, ShareKind.KEY))
-            if key.public != self._advertises[dealer].mask_key:
-                raise _bad_dealer(dealer)
-            for survivor in self.survivors:
-                shared = pairwise_seeds(
-                    key,
-                    self._advertises[survivor].mask_key,
-                    binding=self._binding,
-                    own_seat=dealer,
-                    peer_seat=survivor,
-                    segments=segments,
-                )
-                # The dropout's own half never came, so it is what is missing from the sum.
-                sign = pairwise_sign(dealer, survivor)
-                for name in segments:
-                    seeds[name].append((sign, shared[name]))
-        return seeds
-
-
-def _bad_dealer(dealer: int) -> RemoteProtocolError:
-    return BadDealerError(
-        f"the shares of seat {dealer} rebuild another secret than it committed to", silo=dealer
-    )

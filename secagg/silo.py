@@ -11,15 +11,15 @@ from typing import assert_never
 
 import numpy as np
 
-from secagg import canonical, messages
-from secagg.effects import Aborted, AbortReason, Finished, Persist, Send, SiloEffect, TrainingWanted
+from secagg import messages
+from secagg.dealing import Dealing, check_delivered, deal, open_delivery
+from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
     BadKeyError,
     BadShareError,
     BadSignatureError,
     CohortRefusedError,
     LocalProtocolError,
-    MalformedMessageError,
     ModelMismatchError,
     ParameterError,
     PolicyRefusedError,
@@ -33,8 +33,8 @@ from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
 from secagg.keys import AgreementKey, IdentityKey, mask_key_from_seed, verify
 from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
-from secagg.messages import Opening, ShareBox, ShareKind
-from secagg.parameters import RoundParameters, SegmentKind
+from secagg.messages import Opening, ShareKind
+from secagg.parameters import RoundParameters
 from secagg.phases import SILO_HEARS, Phase, Step, advance, require_heard
 from secagg.policy import SiloPolicy
 from secagg.ports import VectorStore
@@ -43,9 +43,8 @@ from secagg.result import check_certificate, check_result
 from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.roster import Roster
-from secagg.sealing import SharePayload, commit_secret, commit_share, open_box, seal
+from secagg.sealing import SharePayload
 from secagg.secretbytes import Secret
-from secagg.shamir import split
 from secagg.transcript import binding_digest, setup_digest
 from secagg.vectors import TagContext, mask_vector
 from secagg.verification import verification_key
@@ -138,7 +137,7 @@ class SiloRound:
         if isinstance(message, messages.RoundFailed):
             return self._on_failed(message)
         if self.phase in {Phase.CLOSED, Phase.ABORTED}:
-            raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new object")
+            raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
         try:
             require_heard(SILO_HEARS, self.phase, message)
             return self._dispatch(message)
@@ -157,8 +156,6 @@ class SiloRound:
                 a value beyond its bound. Nothing has left the silo.
         """
         try:
-            if self.phase is not Phase.MASK or not self._binding:
-                raise LocalProtocolError(f"nothing is to be contributed in phase {self.phase}")
             self._check_values(values)
             return self._submit(values)
         except BaseException as error:
@@ -254,9 +251,7 @@ class SiloRound:
             raise RosterError("this silo's own keys are missing from U1 or were changed")
         floor = parameters.floor(len(u1))
         if not floor <= len(u1) <= parameters.n_max:
-            raise RosterError(
-                f"U1 has {len(u1)} silos; at least {floor} and at most {parameters.n_max} are needed"
-            )
+            raise RosterError(f"U1 has {len(u1)} silos; {floor} to {parameters.n_max} are needed")
         ctx = parameters.ctx()
         public_keys = set()
         for item in message.advertises:
@@ -269,53 +264,18 @@ class SiloRound:
         self._require_organizations(u1, RosterError)
         self._advertises = advertises
         self._setup = setup_digest(ctx, advertises)
-        share = self._deal(u1)
+        share, self._held[self.seat] = deal(
+            self._dealing,
+            secret_a=self._secrets["a"],
+            secret_b=self._secrets["b"],
+            key=self._secrets["k"],
+            threshold=parameters.threshold(len(u1)),
+            rng=self._rng,
+        )
+        share = messages.signed(share, self._identity)
         self._own_share = share
         self.phase = advance(self.phase, Step.SHARED)
         return [Send(message=share)]
-
-    def _deal(self, u1: tuple[int, ...]) -> messages.Share:
-        threshold = self.parameters.threshold(len(u1))
-        shares_a = split(self._secrets["a"], threshold=threshold, holders=u1, rng=self._rng)
-        shares_b = split(self._secrets["b"], threshold=threshold, holders=u1, rng=self._rng)
-        boxes = []
-        for holder in u1:
-            payload = SharePayload(
-                share_a=shares_a[holder],
-                share_b=shares_b[holder],
-                verification_key=self._secrets["k"],
-            )
-            if holder == self.seat:
-                self._held[self.seat] = payload
-                sealed = b""
-            else:
-                sealed = seal(
-                    own=self._own_enc_key,
-                    peer_public=self._advertises[holder].enc_key,
-                    setup=self._setup,
-                    sender=self.seat,
-                    receiver=holder,
-                    plaintext=payload.encode(),
-                    rng=self._rng,
-                )
-                # A3: a mask key of low order would make the pair's mask public; find it now.
-                self._own_mask_key.exchange(self._advertises[holder].mask_key)
-            boxes.append(
-                ShareBox(
-                    holder=holder,
-                    box=sealed,
-                    commitment_a=commit_share(self._setup, self.seat, holder, "a", shares_a[holder]),
-                    commitment_b=commit_share(self._setup, self.seat, holder, "b", shares_b[holder]),
-                )
-            )
-        unsigned = messages.Share(
-            setup=self._setup,
-            seat=self.seat,
-            commitment_b=commit_secret("com-b", self._setup, self.seat, self._secrets["b"]),
-            commitment_k=commit_secret("com-k", self._setup, self.seat, self._secrets["k"]),
-            boxes=tuple(boxes),
-        )
-        return messages.signed(unsigned, self._identity)
 
     def _on_boxes(self, message: messages.Boxes) -> list[SiloEffect]:
         """A4: accept U2 and the shares dealt to this silo."""
@@ -334,62 +294,39 @@ class SiloRound:
         if own is None or not mine or mine[0].root != own.root:
             raise CohortRefusedError("this silo's own shares are missing from U2 or were changed")
         for item in message.deliveries:
-            self._accept_delivery(item, u1)
+            self._accept(item)
         parts = [(dealer, payload.verification_key) for dealer, payload in self._held.items()]
         self._tag_key = verification_key(self._setup, parts)
         self._share_roots = {item.dealer: item.root for item in message.deliveries}
         return []
 
-    def _accept_delivery(self, item: messages.Delivery, u1: tuple[int, ...]) -> None:
+    def _accept(self, item: messages.Delivery) -> None:
         verify(
             self._roster.seat(item.dealer).identity_key,
             item.signature,
             messages.share_signed_bytes(self._setup, item.dealer, item.root),
         )
-        if item.box.holder != self.seat:
-            raise CohortRefusedError("a box for another silo was delivered", silo=item.dealer)
-        try:
-            canonical.merkle_verify(
-                item.boxes_root, len(u1), u1.index(self.seat), item.box.encode(), item.path
-            )
-        except MalformedMessageError as error:
-            # The path is the server's: this blames nobody but the server.
-            raise CohortRefusedError(
-                "a box is not the one its dealer signed", silo=item.dealer
-            ) from error
+        check_delivered(self._dealing, item)
         if item.dealer == self.seat:
             return
         try:
-            payload = SharePayload.decode(
-                open_box(
-                    own=self._own_enc_key,
-                    peer_public=self._advertises[item.dealer].enc_key,
-                    setup=self._setup,
-                    sender=item.dealer,
-                    receiver=self.seat,
-                    box=item.box.box,
-                )
-            )
-            self._check_commitments(item, payload)
+            self._held[item.dealer] = open_delivery(self._dealing, item)
         except BadShareError as error:
             complaint = messages.Complaint(
                 setup=self._setup, seat=self.seat, dealer=item.dealer, reason=error.code
             )
             self.farewell = messages.signed(complaint, self._identity)
             raise
-        self._held[item.dealer] = payload
 
-    def _check_commitments(self, item: messages.Delivery, payload: SharePayload) -> None:
-        expected = (
-            commit_share(self._setup, item.dealer, self.seat, "a", payload.share_a),
-            commit_share(self._setup, item.dealer, self.seat, "b", payload.share_b),
-            commit_secret("com-k", self._setup, item.dealer, payload.verification_key),
+    @property
+    def _dealing(self) -> Dealing:
+        return Dealing(
+            setup=self._setup,
+            seat=self.seat,
+            enc_key=self._own_enc_key,
+            mask_key=self._own_mask_key,
+            advertises=self._advertises,
         )
-        if expected != (item.box.commitment_a, item.box.commitment_b, item.commitment_k):
-            raise BadShareError(
-                f"the shares dealt by seat {item.dealer} do not fit its commitments",
-                silo=item.dealer,
-            )
 
     def _on_state(self, message: messages.StateNotice) -> list[SiloEffect]:
         """A5: accept the model; from here on everything is bound to it."""
@@ -418,6 +355,8 @@ class SiloRound:
         return self._history.prior(self.parameters.kind, self._model_hash, self.attempt.run)
 
     def _check_values(self, values: Mapping[str, IntVector]) -> None:
+        if self.phase is not Phase.MASK or not self._binding:
+            raise LocalProtocolError(f"nothing is to be contributed in phase {self.phase}")
         spec = self.parameters.spec
         if set(values) != set(spec.names):
             raise ParameterError(
@@ -479,12 +418,11 @@ class SiloRound:
         self, u2: tuple[int, ...], segments: tuple[str, ...]
     ) -> dict[str, list[tuple[int, bytes]]]:
         """Per segment: the self mask, and the pairwise mask with every other silo of U2."""
-        seeds = {
-            name: [
-                (1, self_seed(self._secrets["b"], binding=self._binding, seat=self.seat, segment=name))
-            ]
-            for name in segments
-        }
+        own = self._secrets["b"]
+        seeds = {}
+        for name in segments:
+            seed = self_seed(own, binding=self._binding, seat=self.seat, segment=name)
+            seeds[name] = [(1, seed)]
         for peer in u2:
             if peer == self.seat:
                 continue
@@ -515,9 +453,7 @@ class SiloRound:
             raise SurvivorsMismatchError("U3 names a silo outside this silo's own U2")
         floor = self.parameters.floor(len(self._advertises))
         if len(seats) < floor:
-            raise SurvivorsMismatchError(
-                f"U3 has {len(seats)} silos; at least {floor} are needed"
-            )
+            raise SurvivorsMismatchError(f"U3 has {len(seats)} silos; at least {floor} are needed")
         self._require_organizations(seats, SurvivorsMismatchError)
         lengths = tuple(segment.length for segment in self.parameters.wire_spec.segments)
         for entry in message.entries:
@@ -527,9 +463,7 @@ class SiloRound:
         survivors = messages.signed(unsigned, self._identity)
         self._entries = message.entries
         self.survivors = seats
-        effects += self._persist(
-            JournalEvent.SIGNED, message=survivors.encode(), survivors=seats
-        )
+        effects += self._persist(JournalEvent.SIGNED, message=survivors.encode(), survivors=seats)
         effects.append(Send(message=survivors))
         self.phase = advance(self.phase, Step.SIGNED)
         return effects
@@ -537,9 +471,7 @@ class SiloRound:
     def _check_entry(
         self, entry: messages.SurvivorEntry, seats: tuple[int, ...], lengths: tuple[int, ...]
     ) -> None:
-        if entry.seat == self.seat and (
-            self._submitted is None or entry != self._submitted.entry
-        ):
+        if entry.seat == self.seat and (self._submitted is None or entry != self._submitted.entry):
             raise SurvivorsMismatchError("this silo's own upload was changed or invented")
         if entry.lengths != lengths:
             raise SurvivorsMismatchError("an upload has other segment lengths", silo=entry.seat)
@@ -568,7 +500,7 @@ class SiloRound:
     def _on_certificate(self, message: messages.Certificate) -> list[SiloEffect]:
         """A7, A8: enough silos have signed the same survivors; open the shares, once."""
         check_certificate(
-            message.signatures,
+            message.endorsements,
             survivors=messages.survivors_hash(self._entries),
             binding=self._binding,
             members=tuple(sorted(self._share_roots)),

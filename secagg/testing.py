@@ -105,7 +105,9 @@ class Federation:
     identities: dict[int, IdentityKey]
 
 
-def make_federation(silos: int, *, seed: int | str = 0, organizations: int | None = None) -> Federation:
+def make_federation(
+    silos: int, *, seed: int | str = 0, organizations: int | None = None
+) -> Federation:
     """A federation of `silos` seats numbered from 1, each an organization of its own by default."""
     rng = SeededRng(f"federation/{seed}")
     coordinator = IdentityKey.generate(rng)
@@ -267,7 +269,7 @@ class RoundHarness:
         if changed is None:
             return
         delivered = messages.decode_message(changed.encode())
-        assert isinstance(delivered, messages.ServerMessage)  # noqa: S101  # just encoded above
+        assert isinstance(delivered, messages.ServerMessage)  # just encoded above
         for item in messages.attachments(delivered):
             for chunk in range(item.chunks):
                 data = self.outcome.server_store.read(item.name, chunk)
@@ -316,7 +318,7 @@ class RoundHarness:
         if changed is None:
             return
         sent = messages.decode_message(changed.encode())
-        assert isinstance(sent, messages.SiloMessage)  # noqa: S101  # just encoded above
+        assert isinstance(sent, messages.SiloMessage)  # just encoded above
         for item in messages.attachments(sent):
             for chunk in range(item.chunks):
                 data = self.stores[seat].read(item.name, chunk)

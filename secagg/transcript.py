@@ -16,21 +16,17 @@ def setup_digest(ctx: bytes, advertises: Mapping[int, Advertise]) -> bytes:
 
     The signature is left out: it follows from the fields, and a silo could make several.
     """
-    fields = []
+    fields: list[bytes] = []
     for seat in sorted(advertises):
         item = advertises[seat]
-        fields.append(canonical.u32(seat))
-        fields.append(
-            canonical.digest(
-                "adv", item.ctx, item.nonce, item.enc_key, item.mask_key, canonical.u32(item.seat)
-            )
-        )
+        unsigned = item.field_bytes(without=("signature",))
+        fields += (canonical.u32(seat), canonical.digest(item.SIGNED_LABEL, *unsigned))
     return canonical.digest("setup", ctx, *fields)
 
 
 def binding_digest(setup: bytes, model: bytes, share_roots: Mapping[int, bytes]) -> bytes:
     """H("SA1/binding", setup, model_hash, H("SA1/u2", for u in sorted U2: u, share_root_u))."""
-    fields = []
+    fields: list[bytes] = []
     for seat in sorted(share_roots):
         fields += (canonical.u32(seat), share_roots[seat])
     return canonical.digest("binding", setup, model, canonical.digest("u2", *fields))
@@ -38,14 +34,10 @@ def binding_digest(setup: bytes, model: bytes, share_roots: Mapping[int, bytes])
 
 def transcript_digest(result: Result) -> bytes:
     """Digest over the finished attempt: binding, survivors, their certificate and the sum."""
-    signers = [
-        canonical.encode("signed-by", canonical.u32(seat), signature)
-        for seat, signature in result.certificate
-    ]
     return canonical.digest(
         "transcript",
         result.binding,
         canonical.encode_list([entry.encode() for entry in result.entries]),
-        canonical.encode_list(signers),
+        canonical.encode_list([item.encode() for item in result.endorsements]),
         result.root,
     )

@@ -39,7 +39,7 @@ class TagContext:
         )
 
     def blinds(self, segment: Segment, seat: int) -> TagVector:
-        """f of one seat for this segment's tags."""
+        """F of one seat for this segment's tags."""
         return tag_blinds(
             key=self.key,
             binding=self.binding,
@@ -187,9 +187,7 @@ def _sum_stretch(
     for number, chunk in stretch:
         segment = spec.segments[chunk.segment]
         if segment.name not in bundles:
-            bundles[segment.name] = MaskBundle(
-                removals[segment.name], container(segment.ring_bits)
-            )
+            bundles[segment.name] = MaskBundle(removals[segment.name], container(segment.ring_bits))
         total = np.zeros(chunk.count, container(segment.ring_bits))
         for upload in uploads:
             add_into(total, unpack(store.read(upload, number), segment.ring_bits, chunk.count))
@@ -236,7 +234,9 @@ def check_ranges(values: Mapping[str, IntVector], spec: VectorSpec, silos: int) 
             )
 
 
-def check_sum(opened: OpenedSum, *, spec: VectorSpec, tags: TagContext, seats: Sequence[int]) -> None:
+def check_sum(
+    opened: OpenedSum, *, spec: VectorSpec, tags: TagContext, seats: Sequence[int]
+) -> None:
     """Check A9: every value in range, and Σ τ_u = ⟨r, z⟩ + Σ_{u∈U3} f_u for every tag.
 
     Args:
