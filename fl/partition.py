@@ -42,7 +42,7 @@ class SkewRule:
     """
 
     fractions: tuple[float, ...] = (0.36, 0.25, 0.18, 0.12, 0.09)
-    label_tilt: float = 1.0
+    label_tilt: float = 0.8
     feature_noise: float = 0.3
     minimum_per_class: int = 5
 

@@ -28,7 +28,7 @@ def test_settings_survive_a_plan() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"hiden": [3]}, "unknown setting 'hiden'"),
+        ({"depth": [3]}, "unknown setting 'depth'"),
         ({"schema": None}, "need a schema"),
         ({"model": "forest"}, "expected 'logistic' or 'mlp', got 'forest'"),
         ({"model": "mlp"}, "an MLP needs"),

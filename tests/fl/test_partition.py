@@ -43,7 +43,7 @@ def test_the_demo_has_five_clearly_unequal_hospitals() -> None:
     """Sizes follow the fractions, label shares spread, the feature rises from silo to silo."""
     silos = partition(LABELS, FEATURE, rule=SkewRule(), seed=1)
     sizes = [len(silo) for silo in silos]
-    assert np.allclose(sizes, np.array(SkewRule().fractions) * 569, atol=2)
+    assert np.allclose(sizes, np.array(SkewRule().fractions) * 569, atol=5)  # the minimum fills up
     shares = sorted(LABELS[silo].mean() for silo in silos)
     assert shares[-1] - shares[0] > 0.3
     within = [[FEATURE[silo][LABELS[silo] == label].mean() for silo in silos] for label in (0, 1)]
