@@ -268,13 +268,15 @@ class Task(_Settings):
 
     Attributes:
         features, target: see the feature schema; both are parts of the training plan.
+        standardize: whether a first round sums means and variances of numeric features; unset
+            means yes for "tabular" and no for an own task.
         settings: for an own "package.module:factory", passed to it as they are.
     """
 
     name: TaskName = "tabular"
     model: Literal["logistic", "mlp"] = "logistic"
     hidden: Many[Annotated[int, Field(ge=1, le=65536)]] = ()
-    standardize: bool = True
+    standardize: bool | None = None
     features: Many[Table] = ()
     target: Table = Field(default_factory=dict)
     settings: Table = Field(default_factory=dict)

@@ -124,7 +124,6 @@ class TlsCause(StrEnum):
     SERVER_NOT_YET_VALID = "server-certificate-not-yet-valid"
     UNKNOWN_AUTHORITY = "server-certificate-from-another-authority"
     NAME_MISMATCH = "server-name-mismatch"
-    CLIENT_REQUIRED = "client-certificate-required"
     CLIENT_REFUSED = "client-certificate-refused"
     NOT_TLS = "not-tls"
     NOT_GRPC = "not-grpc"

@@ -183,12 +183,6 @@ def _server_fault(
 def _tls_fault(error: ssl.SSLError, target: str, credentials: Credentials) -> TlsError:
     """Name what the server said when it broke off."""
     reason = error.reason or "no reason given"
-    if "CERTIFICATE_REQUIRED" in reason:
-        return TlsError(
-            f"{target} wants a client certificate and got none",
-            cause=TlsCause.CLIENT_REQUIRED,
-            hint="a proxy in between may end the TLS connection",
-        )
     if "ALERT" in reason:
         return _refused(target, credentials, reason.lower().replace("_", " "))
     if reason in {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE"}:

@@ -147,7 +147,7 @@ class _Vector:
         whole = len(records) // _RECORD.size * _RECORD.size
         for chunk, place in enumerate(_RECORD.iter_unpack(records[:whole])):
             # A record can reach the disk before its bytes if the power fails before `sync`.
-            if 0 < place[1] and place[0] + place[1] <= self._end:
+            if place[1] > 0 and place[0] + place[1] <= self._end:
                 self._places[chunk] = place
         self._count()
 

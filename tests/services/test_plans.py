@@ -1,0 +1,83 @@
+"""A run's settings become one training plan, the same bytes for the same settings."""
+
+from pathlib import Path
+
+import pytest
+
+from fl.plan import TrainingPlan
+from services.config import RunConfig, parse_config
+from services.errors import ConfigError
+from services.plans import build_plan
+
+RUN = """
+[run]
+name = "first"
+rounds = 10
+seed = 7
+[algorithm]
+name = "scaffold"
+option = "II"
+[local]
+steps = 5
+learning_rate = 0.1
+[task]
+features = [{ name = "age" }, { name = "sex", kind = "categorical", categories = ["f", "m"] }]
+target = { name = "ill", classes = ["no", "yes"] }
+"""
+
+
+def plan_of(text: str) -> TrainingPlan:
+    """Read settings and build their plan."""
+    config = parse_config(text.encode(), RunConfig, source="run.toml", base=Path("/base"))
+    return build_plan(config, max_silos=5)
+
+
+def test_the_plan_says_what_the_settings_say() -> None:
+    """Field by field, with the schema's defaults written out."""
+    plan = plan_of(RUN)
+    assert (plan.algorithm, plan.algorithm_settings) == ("scaffold", {"option": "II"})
+    assert (plan.local.local_steps, plan.rounds, plan.max_silos, plan.seed) == (5, 10, 5, 7)
+    assert plan.standardize
+    schema = plan.task.settings["schema"]
+    assert isinstance(schema, dict)
+    assert schema["features"][0] == {
+        "name": "age",
+        "kind": "numeric",
+        "missing": "mean",
+        "scale": 1.0,
+    }
+
+
+def test_equal_settings_give_equal_bytes() -> None:
+    """What silos pin does not depend on the order of keys or on defaults left out."""
+    explicit = RUN.replace('{ name = "age" }', '{ scale = 1.0, kind = "numeric", name = "age" }')
+    assert plan_of(RUN).document() == plan_of(explicit).document()
+    assert TrainingPlan.parse(plan_of(RUN).document()) == plan_of(RUN)
+    assert plan_of(RUN).digest() != plan_of(RUN.replace("seed = 7", "seed = 8")).digest()
+
+
+def test_an_own_task_gets_its_settings_as_they_are() -> None:
+    """And no statistics round unless it asks for one."""
+    head = RUN.split("[task]", maxsplit=1)[0]
+    plan = plan_of(head + '[task]\nname = "own.task:make"\nsettings = { width = 3 }\n')
+    assert (plan.task.name, plan.task.settings) == ("own.task:make", {"width": 3})
+    assert not plan.standardize
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('kind = "categorical"', 'kind = "text"'), "features"),
+        (
+            ('target = { name = "ill", classes = ["no", "yes"] }', 'target = { name = "ill" }'),
+            "ill",
+        ),
+        (("[local]", '[weights]\nkind = "hidden"\nn_cap = 4294967295\n[local]'), "n_cap"),
+    ],
+)
+def test_a_rule_of_the_learning_package_is_a_config_error(
+    change: tuple[str, str], words: str
+) -> None:
+    """The run is named and the package's own words follow."""
+    with pytest.raises(ConfigError, match=f"run first: .*{words}"):
+        plan_of(RUN.replace(*change))
