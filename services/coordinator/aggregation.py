@@ -1,0 +1,130 @@
+"""The silos' calls: identity and position are checked, then the hub or the open attempt answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from secagg.ids import SiloId
+from services.coordinator.attempt import AttemptDriver
+from services.coordinator.desk import RunDesk
+from services.coordinator.hub import Hub
+from services.errors import NotAllowedError, NotFoundError, NotNowError, VersionError
+from services.observe.logs import Logger
+from services.security.identity import Peer, Role
+from services.wire.calls import (
+    PROTOCOL_VERSION,
+    Chunk,
+    Hello,
+    NextCall,
+    NextReply,
+    SubmitCall,
+    VectorId,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Aggregation:
+    """What the coordinator does for silos (`services.wire.servicers.AggregationHandler`).
+
+    Attributes:
+        incarnation: 16 random bytes of this process.
+        signed_roster: the roster in force with its signatures, for silos that have an older one.
+    """
+
+    hub: Hub
+    desk: RunDesk
+    incarnation: bytes
+    software: str
+    signed_roster: Callable[[], bytes]
+    log: Logger
+
+    async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
+        """Compare versions and let the silo's process speak for it."""
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise VersionError(
+                f"this coordinator speaks {PROTOCOL_VERSION}, silo {peer.name} speaks "
+                f"{hello.protocol_version}; both need the same version of the protocol"
+            )
+        roster = self.hub.roster
+        if hello.roster_version > roster.version:
+            raise VersionError(
+                f"silo {peer.name} has roster version {hello.roster_version}, the coordinator "
+                f"{roster.version}; give the coordinator the newer roster file"
+            )
+        if hello.roster_version == roster.version and hello.roster_digest != roster.digest():
+            raise VersionError(
+                f"silo {peer.name} has another roster of version {roster.version}; take the file "
+                "that the authority issued last"
+            )
+        is_new = self.hub.presence.hello(SiloId(peer.name), hello.incarnation)
+        await self.desk.welcome(_seat(peer), is_new=is_new)
+        self.log.info("hello", silo=peer.name, software=hello.software_version)
+        return Hello(
+            protocol_version=PROTOCOL_VERSION,
+            software_version=self.software,
+            roster_version=roster.version,
+            roster_digest=roster.digest(),
+            incarnation=self.incarnation,
+            signed_roster=self.signed_roster() if hello.roster_version < roster.version else b"",
+        )
+
+    async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
+        """Hand out the silo's next envelope, waiting for one."""
+        silo, seat = SiloId(peer.name), _seat(peer)
+        self.hub.presence.check(silo, call.incarnation)
+        with self.hub.presence.polling(silo):
+            found = await self.hub.mailbox(seat).wait_after(call.after_sequence, call.wait_s)
+        self.hub.presence.check(silo, call.incarnation)
+        if found is None:
+            return NextReply(sequence=0, incarnation=self.incarnation)
+        sequence, envelope = found
+        return NextReply(sequence=sequence, incarnation=self.incarnation, envelope=envelope)
+
+    async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
+        """Give a protocol message to the attempt that it belongs to."""
+        self.hub.presence.touch(SiloId(peer.name))
+        attempt = self._attempt(call, peer)
+        await attempt.submit(_seat(peer), call.message)
+
+    async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
+        """Store a piece of a silo's masked vector, or of an operator's initial model."""
+        if peer.role is Role.OPERATOR:
+            return await self.desk.put_initial(chunk)
+        self.hub.presence.touch(SiloId(peer.name))
+        return await self._attempt(chunk.vector, peer).put_chunk(_seat(peer), chunk)
+
+    async def get_chunk(self, peer: Peer, vector: VectorId, index: int, /) -> Chunk:
+        """Read a piece of a state or sum; round 0 stands for a run's newest state."""
+        self.hub.presence.touch(SiloId(peer.name))
+        if vector.round == 0:
+            return await self.desk.newest_state(vector, index)
+        attempt = self.desk.find_attempt(vector.run, vector.round, vector.attempt)
+        if attempt is None or _seat(peer) not in attempt.cohort:
+            raise NotFoundError(f"there is no vector {vector} for silo {peer.name}")
+        return await attempt.get_chunk(vector, index)
+
+    def _attempt(self, position: SubmitCall | VectorId, peer: Peer) -> AttemptDriver:
+        """The attempt that a silo's message is for.
+
+        Raises:
+            NotNowError: the attempt is over or unknown; names both positions (bug case DRP-04).
+            NotAllowedError: the silo is not in its cohort (bug case SEC-07).
+        """
+        attempt = self.desk.find_attempt(position.run, position.round, position.attempt)
+        if attempt is None:
+            raise NotNowError(
+                f"round {position.round}, attempt {position.attempt} is not open; "
+                f"{self.desk.position()}",
+                remote_code="STALE",
+            )
+        if _seat(peer) not in attempt.cohort:
+            self.log.warning("violation", silo=peer.name, what="not in the round's cohort")
+            raise NotAllowedError(
+                f"silo {peer.name} is not invited to round {position.round}, attempt "
+                f"{position.attempt}"
+            )
+        return attempt
+
+
+def _seat(peer: Peer) -> int:
+    assert peer.seat is not None  # the servicer lets only silos through, and they have seats
+    return peer.seat

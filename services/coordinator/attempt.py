@@ -1,0 +1,352 @@
+"""The driver of one attempt: it carries out the ServerRound's effects and tells it the time.
+
+No protocol decision is made here. What the driver owns: the order in which calls reach the round
+(one lock), the silos' mailboxes, the attempt's vectors on disk, the timer, and the figures for the
+operator (seconds and bytes of each phase).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from secagg import phases
+from secagg.effects import (
+    Aborted,
+    Broadcast,
+    DeadlineSet,
+    Finished,
+    ReleaseWanted,
+    SendTo,
+    ServerEffect,
+)
+from secagg.errors import ContradictionError
+from secagg.messages import (
+    MASKED,
+    STATE,
+    SUM,
+    Advertise,
+    Complaint,
+    MaskedInput,
+    Refusal,
+    ServerMessage,
+    Share,
+    SiloMessage,
+    Survivors,
+    Unmask,
+    attachments,
+    decode_message,
+)
+from secagg.parameters import RoundParameters
+from secagg.ports import VectorStore
+from secagg.server import ServerRound, masked_name
+from services.clock import monotonic
+from services.coordinator.mailbox import Mailbox
+from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
+from services.observe.logs import Logger
+from services.wire.calls import (
+    Chunk,
+    Phase,
+    PhaseCost,
+    ProtocolEnvelope,
+    VectorId,
+    VectorReference,
+)
+
+Outcome = Finished | Aborted
+_COMPLETES: Final[Mapping[type[SiloMessage], Phase]] = {
+    Advertise: Phase.ADVERTISE,
+    Share: Phase.SHARE,
+    MaskedInput: Phase.MASK,
+    Survivors: Phase.SURVIVORS,
+    Unmask: Phase.UNMASK,
+}
+# How often a wait looks for silos that have gone silent.
+_GLANCE_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Cost:
+    duration_s: float = 0.0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptDriver:
+    """One attempt from its first message to its outcome.
+
+    Attributes:
+        server: the protocol's object; nobody else touches it.
+        cohort: invited seats with their silos' mailboxes.
+        store: the attempt's vectors; "state" is in it before `run` starts.
+        silent: which seats have not been heard of for too long.
+        changed: called after each change that an operator can see.
+        completed: the last phase that each seat has completed.
+        refusals: why a seat takes no part, by its own word.
+    """
+
+    server: ServerRound
+    cohort: Mapping[int, Mailbox]
+    store: VectorStore
+    silent: Callable[[], frozenset[int]]
+    changed: Callable[[], None]
+    log: Logger
+    outcome: Outcome | None = None
+    phase: Phase = Phase.ADVERTISE
+    completed: dict[int, Phase] = field(default_factory=dict)
+    refusals: dict[int, str] = field(default_factory=dict)
+    _sharers: set[int] = field(default_factory=set)
+    _lost: set[int] = field(default_factory=set)
+    _costs: dict[Phase, _Cost] = field(default_factory=dict)
+    _phase_since: float = 0.0
+    _release_wanted: bool = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def parameters(self) -> RoundParameters:
+        """What the attempt sums."""
+        return self.server.parameters
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds until the phase's deadline, 0 if there is none."""
+        deadline = self.server.deadline
+        return 0.0 if deadline is None else max(deadline - monotonic(), 0.0)
+
+    @property
+    def costs(self) -> tuple[PhaseCost, ...]:
+        """Seconds and payload bytes of each phase so far."""
+        return tuple(
+            PhaseCost(
+                phase=phase,
+                duration_s=cost.duration_s,
+                received_bytes=cost.received_bytes,
+                sent_bytes=cost.sent_bytes,
+            )
+            for phase, cost in self._costs.items()
+        )
+
+    def dropouts(self, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Seats that shared keys and are not in the sum."""
+        return tuple(sorted(self._sharers - set(survivors)))
+
+    def absent(self) -> tuple[int, ...]:
+        """Invited seats that never shared keys."""
+        return tuple(sorted(set(self.cohort) - self._sharers))
+
+    async def run(self) -> Outcome:
+        """Drive the round until it is finished or aborted."""
+        self._phase_since = monotonic()
+        async with self._lock:
+            await self._step(lambda: self.server.start(monotonic()))
+            await self._step(lambda: self.server.set_state(monotonic()))
+        while self.outcome is None:
+            if not self._release_wanted:
+                await self._wait()
+                continue
+            self._release_wanted = False
+            async with self._lock:
+                await self._step(self.server.open)
+        return self.outcome
+
+    async def stop(self, reason: str) -> None:
+        """Give the attempt up, unless it is over."""
+        async with self._lock:
+            if self.outcome is None:
+                await self._step(lambda: self.server.stop(reason))
+
+    async def lose(self, seat: int) -> None:
+        """Await nothing more of a silo that was restarted or is gone."""
+        if seat in self._lost or seat not in self.cohort or self.outcome is not None:
+            return
+        self._lost.add(seat)
+        self.log.info("lost", seat=seat)
+        async with self._lock:
+            await self._step(lambda: self.server.lost(seat, monotonic()))
+
+    async def gather_abandons(self, wait_s: float) -> None:
+        """After an abort: wait for the promises that allow another attempt (SA1 spec 2.5 ii)."""
+        give_up = monotonic() + wait_s
+        while not self.server.may_retry and (left := give_up - monotonic()) > 0:
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._moved.wait()
+            except TimeoutError:
+                return
+
+    async def submit(self, seat: int, data: bytes) -> None:
+        """Take one silo's message; the same bytes again change nothing.
+
+        Raises:
+            ConflictError: other bytes of the same kind were taken before (bug case DRP-06).
+            NotAllowedError: the message speaks for another seat (bug case TLS-04).
+            RemoteProtocolError: the round refuses the message; nothing has changed.
+        """
+        message = decode_message(data)
+        if not isinstance(message, SiloMessage):
+            raise InvalidRequestError(f"silos do not send {message.LABEL}")
+        if message.seat != seat:
+            self.log.warning("violation", seat=seat, what="a message in another seat's name")
+            raise NotAllowedError(
+                f"seat {seat} sent a message in the name of seat {message.seat}; "
+                "a silo speaks only for itself"
+            )
+        async with self._lock:
+            phase = self.phase
+            try:
+                await self._step(lambda: self.server.receive(seat, message, monotonic()))
+            except ContradictionError as error:
+                self.log.warning("violation", seat=seat, what=str(error))
+                raise ConflictError(
+                    f"{error}; the first one counts", remote_code=error.code
+                ) from error
+            self._cost(phase).received_bytes += len(data)
+            self._note(seat, message)
+        self.changed()
+
+    async def put_chunk(self, seat: int, chunk: Chunk) -> int:
+        """Store a piece of the seat's masked vector; returns the first missing index.
+
+        Raises:
+            NotNowError: the attempt does not await masked vectors.
+            InvalidRequestError: the piece has no place in the vector.
+            ConflictError: the place holds other bytes already.
+        """
+        pieces = self.parameters.wire_spec.chunks
+        if chunk.vector.name != MASKED or chunk.count != len(pieces):
+            raise InvalidRequestError(
+                f"expected {len(pieces)} chunks of {MASKED!r}, got {chunk.count} of "
+                f"{chunk.vector.name!r}"
+            )
+        if len(chunk.data) != pieces[chunk.index].nbytes:
+            raise InvalidRequestError(
+                f"chunk {chunk.index} has {pieces[chunk.index].nbytes} bytes, got {len(chunk.data)}"
+            )
+        name = masked_name(seat)
+        async with self._lock:
+            present = self.store.chunks(name)
+            if chunk.index < present:
+                if await asyncio.to_thread(self.store.read, name, chunk.index) != chunk.data:
+                    raise ConflictError(f"chunk {chunk.index} is there with other bytes")
+                return present
+            if self.phase is not Phase.MASK or seat not in self._sharers:
+                raise NotNowError(
+                    f"the attempt is in phase {self.phase}: it awaits no masked vector",
+                    remote_code="STALE",
+                )
+            if chunk.index > present:
+                return present
+            await asyncio.to_thread(self.store.write, name, chunk.index, chunk.data)
+            self._cost(Phase.MASK).received_bytes += len(chunk.data)
+            return present + 1
+
+    async def get_chunk(self, vector: VectorId, index: int) -> Chunk:
+        """Read a piece of the round's state or sum.
+
+        Raises:
+            InvalidRequestError: no such vector or piece.
+        """
+        count = self.store.chunks(vector.name) if vector.name in {STATE, SUM} else 0
+        if index >= count or (vector.name == SUM and not isinstance(self.outcome, Finished)):
+            raise InvalidRequestError(f"there is no chunk {index} of {vector}")
+        data = await asyncio.to_thread(self.store.read, vector.name, index)
+        self._cost(Phase.MASK if vector.name == STATE else Phase.CLOSED).sent_bytes += len(data)
+        return Chunk(vector=vector, index=index, count=count, data=data)
+
+    async def _step(self, move: Callable[[], Iterable[ServerEffect]]) -> None:
+        """Let the round move in a thread (sums take seconds) and carry out what it says."""
+        for effect in await asyncio.to_thread(move):
+            self._carry_out(effect)
+        self._note_phase()
+        self._moved.set()
+
+    def _carry_out(self, effect: ServerEffect) -> None:
+        match effect:
+            case SendTo():
+                self._post((effect.seat,), effect.message)
+            case Broadcast():
+                self._post(effect.seats, effect.message)
+            case DeadlineSet():
+                pass  # the round keeps its deadline; `_wait` reads it after every step
+            case ReleaseWanted():
+                self._release_wanted = True
+            case Finished() | Aborted():
+                self.outcome = effect
+            case _:
+                assert_never(effect)
+
+    def _post(self, seats: Iterable[int], message: ServerMessage) -> None:
+        data, where = message.encode(), self.parameters
+        envelope = ProtocolEnvelope(
+            run=where.run,
+            round=where.round,
+            attempt=where.attempt,
+            message=data,
+            vectors=tuple(
+                VectorReference(
+                    vector=VectorId(
+                        run=where.run, round=where.round, attempt=where.attempt, name=item.name
+                    ),
+                    chunks=item.chunks,
+                    nbytes=item.nbytes,
+                )
+                for item in attachments(message)
+            ),
+        )
+        for seat in seats:
+            self.cohort[seat].post(envelope)
+            self._cost(self.phase).sent_bytes += len(data)
+
+    @property
+    def _is_decided(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.outcome is not None or self._release_wanted
+
+    async def _wait(self) -> None:
+        """Wait for the round to move, for its deadline, or for a silo to have gone silent."""
+        self._moved.clear()
+        if self._is_decided:
+            return
+        deadline, now = self.server.deadline, monotonic()
+        left = _GLANCE_S if deadline is None else min(max(deadline - now, 0.0), _GLANCE_S)
+        try:
+            async with asyncio.timeout(left):
+                await self._moved.wait()
+        except TimeoutError:
+            for seat in self.silent():
+                await self.lose(seat)
+            async with self._lock:
+                if not self._is_decided:
+                    await self._step(lambda: self.server.expire(monotonic()))
+
+    def _note(self, seat: int, message: SiloMessage) -> None:
+        """Remember what the operator wants to see of a message that was taken."""
+        if isinstance(message, Share):
+            self._sharers.add(seat)
+        if isinstance(message, Refusal):
+            self.refusals[seat] = f"{message.code}: {message.reason}"
+            self.log.warning("refusal", seat=seat, code=message.code, reason=message.reason)
+        if isinstance(message, Complaint):
+            self.log.warning("complaint", seat=seat, dealer=message.dealer, reason=message.reason)
+        if (phase := _COMPLETES.get(type(message))) is not None:
+            self.completed[seat] = phase
+
+    def _note_phase(self) -> None:
+        now, phase = monotonic(), _shown(self.server.phase)
+        self._cost(self.phase).duration_s += now - self._phase_since
+        self._phase_since = now
+        if phase is not self.phase:
+            self.phase = phase
+            self.log.info("phase", phase=phase.value)
+            self.changed()
+
+    def _cost(self, phase: Phase) -> _Cost:
+        return self._costs.setdefault(phase, _Cost())
+
+
+def _shown(phase: phases.Phase) -> Phase:
+    """The phase as operators see it: opening the sum is the work that closes the round."""
+    return Phase.CLOSED if phase is phases.Phase.RESULT else Phase(phase.value)

@@ -1,0 +1,302 @@
+"""The runs' desk: accepts runs from operators, keeps one of them going, answers about all.
+
+One run at a time: the next one is refused by name until the current one has ended. Runs that a
+coordinator's restart interrupted go on by themselves.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fl.plan import TABULAR, TrainingPlan
+from fl.ports import NamedTensors
+from fl.run import TrainingRun
+from fl.state import decode_state, encode_state
+from secagg.ids import RunId
+from secagg.keys import IdentityKey
+from secagg.messages import MAX_STATE_BYTES, STATE
+from services.clock import utc_now
+from services.config import CoordinatorConfig, RunConfig, parse_config
+from services.coordinator.attempt import AttemptDriver
+from services.coordinator.hub import Hub
+from services.coordinator.run import MODEL_FILE, RunDriver
+from services.errors import (
+    ConfigError,
+    InvalidRequestError,
+    NotFoundError,
+    NotNowError,
+    TooLargeError,
+)
+from services.observe.logs import Logger
+from services.plans import build_plan
+from services.security.identity import Peer
+from services.storage.blobs import FileVectorStore
+from services.storage.coordinator import CoordinatorStore, RunRecord
+from services.wire.calls import (
+    CHUNK_BYTES,
+    Chunk,
+    RunStatus,
+    RunSummary,
+    ShowReply,
+    StartCall,
+    VectorId,
+    WatchReply,
+)
+
+INITIAL: Final = "initial"
+
+
+@dataclass(slots=True, kw_only=True)
+class RunDesk:
+    """What the coordinator does for operators (`services.wire.servicers.RunHandler`)."""
+
+    hub: Hub
+    store: CoordinatorStore
+    config: CoordinatorConfig
+    signing_key: IdentityKey
+    log: Logger
+    _driver: RunDriver | None = None
+    _task: "asyncio.Task[None] | None" = None
+    _uploads: dict[RunId, FileVectorStore] = field(default_factory=dict)
+
+    # --- for operators ------------------------------------------------------------------------
+
+    async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
+        """Accept a run and drive it; the same run again changes nothing."""
+        known = {record.run: record for record in await asyncio.to_thread(self.store.runs)}
+        if call.run not in known and self._driver is not None and not self._driver.state.is_final:
+            raise NotNowError(
+                f"run {self._driver.record.run} ({self._driver.record.name}) goes on; wait for its "
+                "end or stop it: this coordinator drives one run at a time",
+                remote_code="RUN_ACTIVE",
+            )
+        config = parse_config(call.config, RunConfig, source="the run's configuration", base=Path())
+        plan = build_plan(config, max_silos=len(self.hub.roster.seats))
+        model = await self._initial_model(call, plan)
+        record = RunRecord(
+            run=call.run,
+            name=config.run.name,
+            algorithm=plan.algorithm,
+            config=call.config,
+            plan=plan.document(),
+            cohort=(),
+            rounds_total=plan.last_round,
+            created_unix_s=utc_now().timestamp(),
+        )
+        kept = await asyncio.to_thread(self.store.add_run, record, encode_state(model))
+        if call.run in known:
+            return _summary(kept, rounds_done=kept.round)
+        self.log.info("run-accepted", run=call.run.hex, operator=peer.name, name=record.name)
+        self._drive(kept, config)
+        assert self._driver is not None  # `_drive` has just set it
+        return self._driver.summary()
+
+    async def watch_run(
+        self, peer: Peer, run: RunId, after_revision: int, wait_s: float, after_round: int, /
+    ) -> WatchReply:
+        """Wait for something new about a run."""
+        del peer  # every operator may watch every run
+        driver = self._find_driver(run)
+        if driver is None:
+            status = await asyncio.to_thread(self._stored_status, run, after_round)
+            return WatchReply(revision=1, status=status)
+        await driver.progress.wait(after_revision, wait_s)
+        return WatchReply(revision=driver.progress.revision, status=driver.status(after_round))
+
+    async def list_runs(self, peer: Peer, /) -> tuple[RunSummary, ...]:
+        """List runs, the newest first."""
+        del peer  # every operator may list
+        records = await asyncio.to_thread(self.store.runs)
+        return tuple(_summary(record, rounds_done=record.round) for record in records)
+
+    async def show_run(self, peer: Peer, run: RunId, /) -> ShowReply:
+        """Show a run with all its rounds."""
+        del peer  # every operator may look
+        record = await asyncio.to_thread(self.store.run, run)
+        driver = self._find_driver(run)
+        if driver is not None:
+            return ShowReply(status=driver.status(), config=record.config)
+        status = await asyncio.to_thread(self._stored_status, run, 0)
+        return ShowReply(status=status, config=record.config)
+
+    async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
+        """End a run; the model of its last complete round stays."""
+        record = await asyncio.to_thread(self.store.run, run)
+        driver = self._find_driver(run)
+        if driver is None:
+            return _summary(record, rounds_done=record.round)
+        self.log.info("run-stopped", run=run.hex, operator=peer.name, reason=reason)
+        await driver.stop(reason)
+        return driver.summary()
+
+    async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
+        """Read a chunk of the newest released model."""
+        del peer  # the model is released
+        record = await asyncio.to_thread(self.store.run, run)
+        path = self._folder(run) / MODEL_FILE
+        if not path.exists():
+            raise NotFoundError(f"run {run} has released no model yet; wait for its first round")
+        vector = VectorId(run=run, round=record.round, attempt=0, name="model")
+        return _piece(vector, await asyncio.to_thread(path.read_bytes), index)
+
+    # --- for silos ----------------------------------------------------------------------------
+
+    def find_attempt(self, run: RunId, number: int, attempt: int) -> AttemptDriver | None:
+        """The attempt, if it is the open one or the one before it."""
+        driver = self._find_driver(run)
+        return None if driver is None else driver.attempts.get((number, attempt))
+
+    def position(self) -> str:
+        """Where the coordinator stands, for a silo that is elsewhere."""
+        if self._driver is None or not self._driver.attempts:
+            return "no round is open"
+        number, attempt = list(self._driver.attempts)[-1]
+        return f"the coordinator is at round {number}, attempt {attempt}"
+
+    async def welcome(self, seat: int, *, is_new: bool) -> None:
+        """A silo has said Hello; if its process is new, nothing of the old one is awaited."""
+        if is_new and self._driver is not None:
+            await self._driver.welcome(seat)
+
+    async def put_initial(self, chunk: Chunk) -> int:
+        """Store a piece of the model that a run shall start from."""
+        if chunk.vector.name != INITIAL or chunk.vector.round != 0:
+            raise InvalidRequestError(f"operators put {INITIAL!r} of round 0, got {chunk.vector}")
+        most = self.config.limits.state_bytes
+        if chunk.count > -(-most // CHUNK_BYTES):
+            raise TooLargeError(
+                f"an initial model has at most {most} bytes (limits.state_bytes), got "
+                f"{chunk.count} chunks of up to {CHUNK_BYTES}"
+            )
+        store = self._upload(chunk.vector.run)
+        if chunk.index == store.chunks(INITIAL):
+            await asyncio.to_thread(store.write, INITIAL, chunk.index, chunk.data)
+        return store.chunks(INITIAL)
+
+    async def newest_state(self, vector: VectorId, index: int) -> Chunk:
+        """Read a piece of a run's newest state: what every silo of the run may have."""
+        if vector.name != STATE:
+            raise NotFoundError(f"there is no vector {vector}")
+        state = await asyncio.to_thread(self._state_of, vector.run)
+        return _piece(vector, state, index)
+
+    # --- driving ------------------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """Go on with the run that was going on when this coordinator ended last."""
+        for record in await asyncio.to_thread(self.store.runs):
+            if not record.state.is_final:
+                config = parse_config(
+                    record.config, RunConfig, source=f"run {record.run}", base=Path()
+                )
+                self.log.info("run-resumed", run=record.run.hex, round=record.round)
+                self._drive(record, config)
+                return
+
+    async def close(self) -> None:
+        """Let go of the run; it goes on when the coordinator is back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _drive(self, record: RunRecord, config: RunConfig) -> None:
+        plan = TrainingPlan.parse(record.plan)
+        snapshot = self.store.snapshot(record.run)
+        training, model = None, {}
+        if record.cohort:
+            training = self._restore(record, snapshot)
+        else:
+            model = decode_state(snapshot, MAX_STATE_BYTES)
+        self._driver = RunDriver(
+            record=record,
+            plan=plan,
+            training=training,
+            initial_model=model,
+            features=_numeric_features(plan),
+            min_silos=config.run.min_silos,
+            hub=self.hub,
+            store=self.store,
+            signing_key=self.signing_key,
+            deadlines=self.config.deadlines,
+            directory=self._folder(record.run),
+            log=self.log.bind(run=record.run.hex),
+            reports=list(self.store.reports(record.run)),
+        )
+        self._task = asyncio.create_task(self._driver.drive())
+
+    def _restore(self, record: RunRecord, snapshot: bytes) -> TrainingRun:
+        names = {seat: self.hub.roster.seat(seat).silo.name for seat in record.cohort}
+        return TrainingRun.restore(snapshot, names)
+
+    def _state_of(self, run: RunId) -> bytes:
+        record = self.store.run(run)
+        if not record.cohort:
+            raise NotFoundError(f"run {run} has no state yet")
+        return self._restore(record, self.store.snapshot(run)).state
+
+    async def _initial_model(self, call: StartCall, plan: TrainingPlan) -> NamedTensors:
+        """The model to start from: the operator's, or the built-in task's own."""
+        if call.initial_state is not None:
+            store = self._upload(call.run)
+            if store.chunks(INITIAL) != call.initial_state.chunks:
+                raise NotFoundError(f"the initial model of run {call.run} was not put completely")
+            data = b"".join(store.read(INITIAL, i) for i in range(call.initial_state.chunks))
+            return decode_state(data, self.config.limits.state_bytes)
+        if plan.task.name != TABULAR:
+            raise ConfigError(
+                f"task {plan.task.name!r}: its code is not at the coordinator; `secagg run start` "
+                "makes the initial model where the task can be imported"
+            )
+        from fl.models import initial_parameters
+
+        return dict(initial_parameters(plan.task.settings, plan.seed))
+
+    def _upload(self, run: RunId) -> FileVectorStore:
+        return self._uploads.setdefault(run, FileVectorStore(self._folder(run) / INITIAL))
+
+    def _find_driver(self, run: RunId) -> RunDriver | None:
+        driver = self._driver
+        return driver if driver is not None and driver.record.run == run else None
+
+    def _stored_status(self, run: RunId, after_round: int) -> RunStatus:
+        record = self.store.run(run)
+        return RunStatus(
+            summary=_summary(record, rounds_done=record.round),
+            rounds=self.store.reports(run, after_round),
+        )
+
+    def _folder(self, run: RunId) -> Path:
+        folder = self.config.storage / "runs" / run.hex
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _summary(record: RunRecord, *, rounds_done: int) -> RunSummary:
+    return RunSummary(
+        run=record.run,
+        name=record.name,
+        algorithm=record.algorithm,
+        state=record.state,
+        reason=record.reason,
+        rounds_done=rounds_done,
+        rounds_total=record.rounds_total,
+        created_unix_s=record.created_unix_s,
+    )
+
+
+def _numeric_features(plan: TrainingPlan) -> int:
+    """How many features a plan that standardizes has moments of; 0 for an own task."""
+    if plan.task.name != TABULAR:
+        return 0
+    from fl.models import TabularModel
+
+    return len(TabularModel.parse(plan.task.settings).schema.numeric)
+
+
+def _piece(vector: VectorId, data: bytes, index: int) -> Chunk:
+    count = -(-len(data) // CHUNK_BYTES)
+    if not 0 <= index < count:
+        raise NotFoundError(f"{vector} has {count} chunks, there is no chunk {index}")
+    start = index * CHUNK_BYTES
+    return Chunk(vector=vector, index=index, count=count, data=data[start : start + CHUNK_BYTES])

@@ -1,0 +1,52 @@
+"""What the coordinator knows between calls: who is connected, and what waits for whom.
+
+It lives on one event loop, so between two `await`s nothing else happens: that is its lock.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from secagg.ids import SiloId
+from secagg.roster import Roster, Seat
+from services.clock import monotonic, utc_now
+from services.coordinator.mailbox import Mailbox
+from services.coordinator.presence import Presence
+
+# A silo polls all the time, also while it trains; ten seconds without a call is a dead process.
+SILENT_AFTER_S: Final = 10.0
+
+
+def _presence() -> Presence:
+    return Presence(
+        silent_after_s=SILENT_AFTER_S,
+        now=monotonic,
+        wall_clock=lambda: utc_now().isoformat(timespec="seconds"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Hub:
+    """Presence and mailboxes of the silos of one roster."""
+
+    roster: Roster
+    presence: Presence = field(default_factory=_presence)
+    _mailboxes: dict[int, Mailbox] = field(default_factory=dict)
+
+    def mailbox(self, seat: int) -> Mailbox:
+        """The seat's mailbox."""
+        return self._mailboxes.setdefault(seat, Mailbox())
+
+    def connected(self) -> tuple[Seat, ...]:
+        """The seats whose silo is connected now, by index."""
+        alive = self.presence.connected()
+        return tuple(seat for seat in self.roster.seats if seat.silo in alive)
+
+    def silent(self, seats: tuple[int, ...]) -> frozenset[int]:
+        """Those of the seats whose silo has not called for too long."""
+        return frozenset(
+            seat for seat in seats if self.presence.is_silent(self.roster.seat(seat).silo)
+        )
+
+    def is_connected(self, silo: SiloId) -> bool:
+        """Whether this silo is connected now."""
+        return silo in self.presence.connected()

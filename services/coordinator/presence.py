@@ -1,0 +1,137 @@
+"""Which process speaks for a silo: one at a time, named by its incarnation.
+
+A copied start script must not make two processes race for one seat, and a crashed process must not
+keep its own successor out. So: a process that calls is the silo; a second one is refused while the
+first polls or has called within `silent_after_s`; after that silence, or once the first's
+connection is seen to close, the second takes over and the first is fenced: refused from then on.
+(Bug cases DRP-07 and DRP-08.)
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from secagg.ids import SiloId
+from services.errors import ConflictError, NotAllowedError, NotNowError
+
+
+@dataclass(slots=True)
+class _Session:
+    incarnation: bytes
+    since: str
+    last_call: float
+    polls: int = 0
+    is_cut: bool = False  # its open poll was cancelled by the other end, and nothing came since
+
+
+@dataclass(slots=True)
+class Presence:
+    """The silos' sessions; times are seconds of the driver's monotonic clock."""
+
+    silent_after_s: float
+    now: Callable[[], float]
+    wall_clock: Callable[[], str]
+    _sessions: dict[SiloId, _Session] = field(default_factory=dict)
+    _fenced: dict[SiloId, set[bytes]] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hello(self, silo: SiloId, incarnation: bytes) -> bool:
+        """Let this process speak for the silo; returns whether it is a new one.
+
+        Raises:
+            ConflictError: another process does, and it is not silent yet.
+            NotAllowedError: this process was replaced by a later one.
+        """
+        self._refuse_fenced(silo, incarnation)
+        session = self._sessions.get(silo)
+        if session is not None and session.incarnation != incarnation:
+            if self._is_alive(session):
+                raise ConflictError(
+                    f"silo {silo} is already connected since {session.since}",
+                    hint="stop that process, or wait until it has been silent for "
+                    f"{self.silent_after_s:g} s",
+                    remote_code="ALREADY_CONNECTED",
+                )
+            self._fenced.setdefault(silo, set()).add(session.incarnation)
+            session = None
+        is_new = session is None
+        if session is None:
+            session = _Session(incarnation, self.wall_clock(), self.now())
+            self._sessions[silo] = session
+        session.last_call = self.now()
+        session.is_cut = False
+        self._changed.set()
+        return is_new
+
+    def check(self, silo: SiloId, incarnation: bytes) -> None:
+        """Note a call of the silo's process.
+
+        Raises:
+            NotAllowedError: a later process has taken over.
+            NotNowError: no Hello came first (the coordinator may have restarted).
+        """
+        self._refuse_fenced(silo, incarnation)
+        session = self._sessions.get(silo)
+        if session is None or session.incarnation != incarnation:
+            raise NotNowError(
+                f"silo {silo} must say Hello before anything else", remote_code="HELLO_FIRST"
+            )
+        session.last_call = self.now()
+        session.is_cut = False
+
+    def touch(self, silo: SiloId) -> None:
+        """Note a call that names no incarnation: a long upload is not silence."""
+        if (session := self._sessions.get(silo)) is not None:
+            session.last_call = self.now()
+
+    @contextmanager
+    def polling(self, silo: SiloId) -> Iterator[None]:
+        """Count the silo as alive while its long poll is open."""
+        session = self._sessions[silo]
+        session.polls += 1
+        self._changed.set()
+        try:
+            yield
+        except asyncio.CancelledError:
+            session.is_cut = True
+            raise
+        finally:
+            session.polls -= 1
+            session.last_call = self.now()
+
+    def connected(self) -> frozenset[SiloId]:
+        """The silos whose process is alive now."""
+        return frozenset(s for s, session in self._sessions.items() if self._is_alive(session))
+
+    def is_silent(self, silo: SiloId) -> bool:
+        """Whether the silo has not called for `silent_after_s`; a cut line alone is not silence."""
+        session = self._sessions.get(silo)
+        if session is None:
+            return True
+        return session.polls == 0 and self.now() - session.last_call >= self.silent_after_s
+
+    def wake(self) -> None:
+        """Let whoever waits for a change look again."""
+        self._changed.set()
+
+    async def changed(self, wait_s: float) -> None:
+        """Wait for the next change, at most `wait_s` seconds."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _is_alive(self, session: _Session) -> bool:
+        if session.polls > 0:
+            return True
+        return not session.is_cut and self.now() - session.last_call < self.silent_after_s
+
+    def _refuse_fenced(self, silo: SiloId, incarnation: bytes) -> None:
+        if incarnation in self._fenced.get(silo, ()):
+            raise NotAllowedError(
+                f"silo {silo} was taken over by a later process; this one must stop",
+                remote_code="FENCED",
+            )

@@ -1,0 +1,406 @@
+"""The driver of one run: rounds one after the other, attempts within them, until the plan is done.
+
+What to do next is `fl.run.TrainingRun`'s decision, how a round goes is `secagg.server`'s. This
+driver gathers a cohort, opens attempts, commits what they release before it goes on, and tells the
+operator and the silos. Every wait has a bound.
+"""
+
+import asyncio
+import shutil
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fl.plan import TrainingPlan
+from fl.ports import NamedTensors
+from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, TrainingRun
+from fl.run import RunStatus as TrainingStatus
+from fl.state import decode_state, ranges_of
+from secagg.effects import Aborted, Finished
+from secagg.ids import RunId
+from secagg.keys import IdentityKey
+from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
+from secagg.parameters import RoundParameters
+from secagg.policy import SiloPolicy
+from secagg.roster import Seat
+from secagg.server import PhaseDeadlines, ServerRound
+from services.clock import monotonic, utc_now
+from services.config import Deadlines
+from services.coordinator.attempt import AttemptDriver
+from services.coordinator.hub import Hub
+from services.coordinator.progress import Progress
+from services.observe.logs import Logger, where
+from services.released import write_released
+from services.storage.blobs import FileVectorStore
+from services.storage.coordinator import CoordinatorStore, RunRecord
+from services.wire import calls
+from services.wire.calls import ClosedEnvelope, Envelope, ProtocolEnvelope, RunState, SeatStatus
+
+MODEL_FILE: Final = "model.safetensors"
+# How often a wait for silos looks again, beside being woken by a Hello.
+_GLANCE_S: Final = 1.0
+# What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
+_ASKED: Final = SiloPolicy()
+
+
+class TooFewSilosError(Exception):
+    """Too few silos are connected, and the wait for more has had its time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunDriver:
+    """One run.
+
+    Attributes:
+        record: as the store keeps it.
+        training: the run across rounds; None until the first cohort is there.
+        initial_model: the tensors to start from.
+        features: how many numeric features the task has, for a plan that standardizes.
+        min_silos: connected silos to wait for before the first round.
+        directory: holds the attempts' vectors and the released model.
+        attempts: the open attempt and the one before it, by round and attempt.
+    """
+
+    record: RunRecord
+    plan: TrainingPlan
+    training: TrainingRun | None
+    initial_model: NamedTensors
+    features: int
+    min_silos: int
+    hub: Hub
+    store: CoordinatorStore
+    signing_key: IdentityKey
+    deadlines: Deadlines
+    directory: Path
+    log: Logger
+    progress: Progress = field(default_factory=Progress)
+    state: RunState = RunState.WAITING
+    reason: str = ""
+    attempts: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
+    reports: list[calls.RoundReport] = field(default_factory=list)
+    _refusals: dict[int, str] = field(default_factory=dict)
+    _abandons: tuple[Abandon, ...] = ()
+    _stop_reason: str | None = None
+
+    # --- the run, from the first cohort to the last message -----------------------------------
+
+    async def drive(self) -> None:
+        """Run to the end, whatever it is, and tell everybody."""
+        try:
+            await self._rounds()
+        except TooFewSilosError as error:
+            await self._end(RunState.FAILED, str(error))
+        except asyncio.CancelledError:
+            raise  # the coordinator goes down; the run goes on when it is back
+        except Exception as error:  # noqa: BLE001 - a bug ends this run, not the coordinator
+            self.log.error(  # noqa: TRY400 - a traceback's text may quote values
+                "run-crashed", code=type(error).__name__, where=where(error)
+            )
+            await self._end(RunState.FAILED, f"internal error: {type(error).__name__}")
+
+    async def _rounds(self) -> None:
+        if self.training is None:
+            cohort = await self._gather(self.min_silos)
+            if self._stop_reason is not None:
+                await self._end(RunState.STOPPED, self._stop_reason)
+                return
+            self.training = TrainingRun(
+                self.plan,
+                model=self.initial_model,
+                names={seat.index: seat.silo.name for seat in cohort},
+                features=self.features,
+            )
+            self.record = await asyncio.to_thread(
+                self.store.begin,
+                self.record.run,
+                tuple(seat.index for seat in cohort),
+                self.training.snapshot(),
+            )
+        await self._enter(RunState.RUNNING, "")
+        while self._stop_reason is None:
+            request = self.training.next()
+            if isinstance(request, RunFinished):
+                done = request.status is TrainingStatus.COMPLETED
+                await self._end(RunState.FINISHED if done else RunState.FAILED, request.reason)
+                return
+            await self._attempt(self.training, request)
+        await self._end(RunState.STOPPED, self._stop_reason)
+
+    async def stop(self, reason: str) -> None:
+        """End the run; the model of the last complete round stays."""
+        if self.state.is_final or self._stop_reason is not None:
+            return
+        self._stop_reason = reason or "stopped by an operator"
+        self.hub.presence.wake()
+        for attempt in list(self.attempts.values()):
+            await attempt.stop(self._stop_reason)
+
+    async def welcome(self, seat: int) -> None:
+        """A process of this silo has said Hello: an earlier one's part in an attempt is over."""
+        self._refusals.pop(seat, None)
+        for attempt in list(self.attempts.values()):
+            await attempt.lose(seat)
+
+    # --- one attempt --------------------------------------------------------------------------
+
+    async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
+        number = await asyncio.to_thread(self.store.next_attempt, self.record.run, request.number)
+        if number > request.attempt:
+            # An attempt that an earlier process opened is never opened again.
+            training.fail("the coordinator was restarted")
+            return
+        cohort = await self._gather(self._least(request))
+        if self._stop_reason is not None:
+            return
+        parameters = self._parameters(request, number)
+        driver = await self._open(parameters, request, tuple(seat.index for seat in cohort))
+        outcome = await driver.run()
+        self._refusals.update(driver.refusals)
+        match outcome:
+            case Finished():
+                await self._commit(training, driver, outcome)
+            case Aborted():
+                await self._give_up(training, driver, outcome)
+        self._forget_attempts()
+
+    async def _open(
+        self, parameters: RoundParameters, request: RoundRequest, cohort: tuple[int, ...]
+    ) -> AttemptDriver:
+        store = FileVectorStore(self._folder(parameters.round, parameters.attempt))
+        await asyncio.to_thread(_put_state, store, request.state)
+        driver = AttemptDriver(
+            server=ServerRound(
+                parameters=parameters,
+                plan=self.plan.document(),
+                roster=self.hub.roster,
+                signing_key=self.signing_key,
+                store=store,
+                cohort=cohort,
+                deadlines=_phase_deadlines(self.deadlines),
+                abandons=self._abandons,
+            ),
+            cohort={seat: self.hub.mailbox(seat) for seat in cohort},
+            store=store,
+            silent=lambda: self.hub.silent(cohort),
+            changed=self.progress.note,
+            log=self.log.bind(round=parameters.round, attempt=parameters.attempt),
+        )
+        self.attempts[parameters.round, parameters.attempt] = driver
+        driver.log.info("attempt", kind=parameters.kind, cohort=cohort)
+        self.progress.note()
+        return driver
+
+    async def _commit(
+        self, training: TrainingRun, driver: AttemptDriver, outcome: Finished
+    ) -> None:
+        """Take the server's step and bring it to the disk before anything follows from it."""
+        parameters, survivors = outcome.aggregate.parameters, outcome.aggregate.survivors
+        made = await asyncio.to_thread(training.receive, outcome.aggregate)
+        if isinstance(made, RoundFailure):
+            driver.log.error("no-step", reason=made.reason)
+            return
+        report = calls.RoundReport(
+            round=parameters.round,
+            attempts=parameters.attempt + 1,
+            kind=parameters.kind,
+            survivors=survivors,
+            dropouts=driver.dropouts(survivors),
+            absent=driver.absent(),
+            metrics=_figures(made, training.state),
+            costs=driver.costs,
+            committed_unix_s=utc_now().timestamp(),
+        )
+        await asyncio.to_thread(self._save, training, report)
+        self._abandons = ()
+        self.reports.append(report)
+        driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
+        self.progress.note()
+
+    def _save(self, training: TrainingRun, report: calls.RoundReport) -> None:
+        self.store.commit_round(self.record.run, snapshot=training.snapshot(), report=report)
+        state = decode_state(training.state, MAX_STATE_BYTES)
+        write_released(self.directory / MODEL_FILE, self.plan, state)
+
+    async def _give_up(
+        self, training: TrainingRun, driver: AttemptDriver, outcome: Aborted
+    ) -> None:
+        missing = self._names(outcome.missing)
+        reason = f"{outcome.reason}: {outcome.detail}" if outcome.detail else str(outcome.reason)
+        reason += f"; missing: {missing}" if missing else ""
+        reason += "".join(
+            f"; {self._names((seat,))} says {why}" for seat, why in driver.refusals.items()
+        )
+        driver.log.error("aborted", reason=reason)
+        await driver.gather_abandons(self.deadlines.survivors_s)
+        self._abandons += driver.server.abandons
+        if self._stop_reason is None:
+            training.fail(reason)
+            self.reason = reason
+            self.progress.note()
+
+    # --- cohorts ------------------------------------------------------------------------------
+
+    async def _gather(self, wanted: int) -> tuple[Seat, ...]:
+        """Wait, with a bound, until `wanted` silos of the run are connected.
+
+        Raises:
+            TooFewSilosError: names those that are missing, and who refused and why.
+        """
+        give_up = monotonic() + self.deadlines.registration_s
+        while self._stop_reason is None:
+            present, missing = self._present()
+            if len(present) >= wanted:
+                self.reason = ""
+                return present
+            refused = "".join(
+                f"; {self._names((seat,))} says {why}" for seat, why in self._refusals.items()
+            )
+            text = f"{len(present)} of {wanted} silos connected, missing {missing}{refused}"
+            if text != self.reason:
+                self.reason = text
+                self.log.warning("waiting", reason=text)
+                self.progress.note()
+            left = give_up - monotonic()
+            if left <= 0:
+                raise TooFewSilosError(text)
+            await self.hub.presence.changed(min(left, _GLANCE_S))
+        return ()
+
+    def _present(self) -> tuple[tuple[Seat, ...], str]:
+        """The seats that can be invited now, and the names of the others of this run."""
+        enrolled = self.record.cohort or self.hub.roster.indices
+        connected = {seat.index for seat in self.hub.connected()}
+        can = connected & set(enrolled) - set(self._refusals)
+        seats = tuple(seat for seat in self.hub.roster.seats if seat.index in can)
+        most = self.plan.max_silos
+        return seats[:most], self._names(tuple(sorted(set(enrolled) - can)))
+
+    def _least(self, request: RoundRequest) -> int:
+        """The least cohort whose own floor it can meet."""
+        parameters = self._parameters(request, request.attempt)
+        return next(n for n in range(1, parameters.n_max + 1) if n >= parameters.floor(n))
+
+    def _parameters(self, request: RoundRequest, attempt: int) -> RoundParameters:
+        roster = self.hub.roster
+        return RoundParameters(
+            federation=roster.federation,
+            run=self.record.run,
+            roster_digest=roster.digest(),
+            kind=request.kind.value,
+            round=request.number,
+            attempt=attempt,
+            n_c=_ASKED.colluding(roster),
+            h_min=_ASKED.h_min,
+            n_min=_ASKED.n_min,
+            n_orgs=_ASKED.n_orgs,
+            n_max=self.plan.max_silos,
+            spec=request.spec,
+            training_plan=self.plan.digest(),
+            coefficients=request.coefficients,
+        )
+
+    # --- what others see ----------------------------------------------------------------------
+
+    def summary(self) -> calls.RunSummary:
+        """The run in one line."""
+        return calls.RunSummary(
+            run=self.record.run,
+            name=self.record.name,
+            algorithm=self.record.algorithm,
+            state=self.state,
+            reason=self.reason,
+            rounds_done=len(self.reports),
+            rounds_total=self.record.rounds_total,
+            created_unix_s=self.record.created_unix_s,
+        )
+
+    def status(self, after_round: int = 0) -> calls.RunStatus:
+        """Where the run stands, with the reports after a round."""
+        current = next(reversed(self.attempts.values()), None)
+        is_open = current is not None and current.outcome is None
+        return calls.RunStatus(
+            summary=self.summary(),
+            round=current.parameters.round if current is not None and is_open else 0,
+            attempt=current.parameters.attempt if current is not None and is_open else 0,
+            phase=current.phase if current is not None and is_open else None,
+            deadline_s=current.deadline_s if current is not None and is_open else 0.0,
+            seats=tuple(
+                SeatStatus(
+                    seat=seat.index,
+                    silo=seat.silo.name,
+                    organization=seat.organization,
+                    connected=self.hub.is_connected(seat.silo),
+                    completed=current.completed.get(seat.index) if current else None,
+                    refusal=self._refusals.get(seat.index, "")[:1000],
+                )
+                for seat in self.hub.roster.seats
+            ),
+            rounds=tuple(report for report in self.reports if report.round > after_round),
+        )
+
+    async def _enter(self, state: RunState, reason: str) -> None:
+        self.state, self.reason = state, reason
+        await asyncio.to_thread(self.store.set_state, self.record.run, state, reason)
+        self.log.info("run", state=state.value, reason=reason)
+        self.progress.note()
+
+    async def _end(self, state: RunState, reason: str) -> None:
+        last = self.reports[-1].round if self.reports else 0
+        await self._enter(state, reason[:4000])
+        closed = ClosedEnvelope(run=self.record.run, state=state, reason=self.reason, round=last)
+        for seat in self.record.cohort or self.hub.roster.indices:
+            self.hub.mailbox(seat).post(closed)
+
+    def _names(self, seats: tuple[int, ...]) -> str:
+        return ", ".join(self.hub.roster.seat(seat).silo.name for seat in seats)
+
+    def _folder(self, number: int, attempt: int) -> Path:
+        return self.directory / "attempts" / f"{number}-{attempt}"
+
+    def _forget_attempts(self) -> None:
+        """Keep the newest two attempts: a silo may still be fetching the last one's sum."""
+        for number, attempt in list(self.attempts)[:-2]:
+            del self.attempts[number, attempt]
+            shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
+            is_void = partial(_is_of, run=self.record.run, number=number, attempt=attempt)
+            for seat in self.hub.roster.indices:
+                self.hub.mailbox(seat).drop(is_void)
+
+
+def _is_of(envelope: Envelope, *, run: RunId, number: int, attempt: int) -> bool:
+    """Whether a message speaks of an attempt whose vectors are gone."""
+    return isinstance(envelope, ProtocolEnvelope) and (
+        (envelope.run, envelope.round, envelope.attempt) == (run, number, attempt)
+    )
+
+
+def _phase_deadlines(deadlines: Deadlines) -> PhaseDeadlines:
+    return PhaseDeadlines(
+        advertise_s=deadlines.advertise_s,
+        share_s=deadlines.share_s,
+        mask_s=deadlines.mask_s,
+        survivors_s=deadlines.survivors_s,
+        unmask_s=deadlines.unmask_s,
+    )
+
+
+def _put_state(store: FileVectorStore, state: bytes) -> None:
+    for piece, start in enumerate(range(0, len(state), STATE_CHUNK_BYTES)):
+        store.write(STATE, piece, state[start : start + STATE_CHUNK_BYTES])
+
+
+def _figures(report: RoundReport, state: bytes) -> dict[str, float]:
+    """The report's numbers by name, and the clip ranges that the next round uses."""
+    figures = {
+        "examples": report.examples,
+        "loss": report.loss,
+        "accuracy": report.accuracy,
+        "model_norm": report.model_norm,
+        "update_norm": report.update_norm,
+        "cosine": report.cosine,
+        "saturated": report.saturated,
+    }
+    for name, clip_range in ranges_of(decode_state(state, MAX_STATE_BYTES)).items():
+        figures[f"range.{name}"] = clip_range
+    return {name: float(value) for name, value in figures.items() if value is not None}

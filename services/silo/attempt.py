@@ -1,0 +1,132 @@
+"""The silo's driver of one attempt: it carries out the round's effects, in order.
+
+A `Persist` is on disk (fsync) before the `Send` after it leaves the process. Vectors are moved
+before the messages that speak of them. What the effects mean is the round's affair.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from secagg.effects import Aborted, Finished, Persist, Send, SiloEffect, TrainingWanted
+from secagg.ids import AttemptId
+from secagg.messages import (
+    MASKED,
+    STATE,
+    Advertise,
+    MaskedInput,
+    RoundOpen,
+    ServerMessage,
+    Share,
+    SiloMessage,
+    Unmask,
+    attachments,
+)
+from secagg.recall import RecalledRound
+from secagg.silo import SiloRound
+from services import faults
+from services.observe.logs import Logger
+from services.silo.link import Link
+from services.storage.blobs import FileVectorStore
+from services.wire.calls import SubmitCall, VectorId, VectorReference
+
+Outcome = TrainingWanted | Finished | Aborted
+_BEFORE = {
+    Advertise: "silo.before-advertise",
+    Share: "silo.before-share",
+    MaskedInput: "silo.before-upload",
+    Unmask: "silo.before-unmask",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptDriver:
+    """One attempt at this silo.
+
+    Attributes:
+        round: the protocol's object: live, or recalled from the journal after a restart.
+        store: the attempt's vectors.
+        append: writes a journal record; it is on disk when this returns.
+    """
+
+    attempt: AttemptId
+    round: SiloRound | RecalledRound
+    store: FileVectorStore
+    link: Link
+    append: Callable[[bytes], None]
+    log: Logger
+    open_message: RoundOpen | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process opened the attempt."""
+        return isinstance(self.round, SiloRound)
+
+    def state(self) -> bytes:
+        """The round's state as it was received."""
+        return b"".join(self.store.read(STATE, i) for i in range(self.store.chunks(STATE)))
+
+    async def receive(
+        self, message: ServerMessage, vectors: Sequence[VectorReference]
+    ) -> Outcome | None:
+        """Fetch the message's vectors, hand it to the round, carry out what follows.
+
+        Raises:
+            RemoteProtocolError: a check failed; the silo's farewell has been sent.
+        """
+        for reference in vectors:
+            await self.link.download(reference, self.store)
+        try:
+            effects = await asyncio.to_thread(self.round.receive, message)
+        except Exception:
+            await self._say_farewell()
+            raise
+        return await self.carry_out(effects)
+
+    async def carry_out(self, effects: Sequence[SiloEffect]) -> Outcome | None:
+        """Do what the round asks; returns what is left for the caller to do."""
+        outcome: Outcome | None = None
+        for effect in effects:
+            match effect:
+                case Persist():
+                    await asyncio.to_thread(self._persist, effect.record.encode())
+                case Send():
+                    await self._send(effect.message)
+                case TrainingWanted() | Finished() | Aborted():
+                    outcome = effect
+                case _:
+                    assert_never(effect)
+        return outcome
+
+    def _persist(self, record: bytes) -> None:
+        self.store.sync()  # the record may speak of vectors: they are on disk before it
+        self.append(record)
+
+    async def _send(self, message: SiloMessage) -> None:
+        point = _BEFORE.get(type(message))
+        if point is not None:
+            faults.hit(point, self.attempt.round)
+        for item in attachments(message):
+            vector = self._vector(item.name)
+            await self.link.upload(vector, item.chunks, lambda i: self.store.read(MASKED, i))
+        await self.link.submit(
+            SubmitCall(
+                run=self.attempt.run,
+                round=self.attempt.round,
+                attempt=self.attempt.attempt,
+                message=message.encode(),
+            )
+        )
+        if isinstance(message, MaskedInput):
+            faults.hit("silo.after-upload", self.attempt.round)
+        self.log.info("sent", message=message.LABEL)
+
+    async def _say_farewell(self) -> None:
+        """Tell the coordinator why this silo leaves the attempt, if it may still say anything."""
+        if isinstance(self.round, SiloRound) and self.round.farewell is not None:
+            await self._send(self.round.farewell)
+
+    def _vector(self, name: str) -> VectorId:
+        where = self.attempt
+        return VectorId(run=where.run, round=where.round, attempt=where.attempt, name=name)

@@ -1,0 +1,78 @@
+"""A silo's Hello: both sides compare versions and rosters before anything else is said."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.roster import Roster
+from services.clock import monotonic
+from services.enrollment.roster_file import Trust, accept_newer, save_signed
+from services.errors import ConflictError, VersionError
+from services.observe.logs import Logger
+from services.silo.link import Link
+from services.wire.calls import PROTOCOL_VERSION, Hello
+
+# A crashed predecessor counts as connected until the coordinator has missed it for ten seconds.
+PATIENCE_S: Final = 15.0
+_PAUSE_S: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Greeting:
+    """What this process says of itself, and what the coordinator answered.
+
+    Attributes:
+        incarnation: 16 random bytes of this process.
+        coordinator: the incarnation of the coordinator's process; empty before the first answer.
+    """
+
+    incarnation: bytes
+    software: str
+    roster: Roster
+    trust: Trust
+    roster_file: Path
+    log: Logger
+    coordinator: bytes = b""
+
+    async def say(self, link: Link) -> bool:
+        """Say Hello; returns whether this coordinator process is a new one.
+
+        Raises:
+            VersionError: the two cannot work together; names both versions.
+            ConflictError: another process of this silo is connected and stays so.
+            CredentialError: the coordinator offers a roster that our roots did not sign.
+        """
+        answer = await self._answer(link)
+        if answer.protocol_version != PROTOCOL_VERSION:
+            raise VersionError(
+                f"this silo speaks {PROTOCOL_VERSION}, the coordinator {answer.protocol_version}; "
+                "both need the same version of the protocol"
+            )
+        if answer.signed_roster:
+            newer = accept_newer(self.roster, answer.signed_roster, self.trust)
+            await asyncio.to_thread(save_signed, self.roster_file, newer)
+            self.roster = newer.roster
+            self.log.info("roster", version=self.roster.version)
+        is_new = answer.incarnation != self.coordinator
+        self.coordinator = answer.incarnation
+        self.log.info("connected", software=answer.software_version, roster=self.roster.version)
+        return is_new
+
+    async def _answer(self, link: Link) -> Hello:
+        hello = Hello(
+            protocol_version=PROTOCOL_VERSION,
+            software_version=self.software,
+            roster_version=self.roster.version,
+            roster_digest=self.roster.digest(),
+            incarnation=self.incarnation,
+        )
+        give_up = monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await link.hello(hello)
+            except ConflictError as error:
+                if monotonic() > give_up:
+                    raise
+                self.log.warning("waiting", reason=str(error))
+                await asyncio.sleep(_PAUSE_S)

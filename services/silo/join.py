@@ -1,0 +1,105 @@
+"""The silo's composition root: files in, one long-lived process out."""
+
+import asyncio
+import signal
+
+from secagg.errors import RosterError
+from secagg.ids import SiloId
+from secagg.journal import JournalRecord, SiloHistory
+from secagg.rng import SystemRng
+from services.clock import utc_now
+from services.config import SiloConfig
+from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
+from services.errors import CredentialError
+from services.files import make_private_dir
+from services.observe.logs import get_logger
+from services.security.credentials import (
+    WARN_DAYS,
+    load_credentials,
+    load_identity,
+    open_channel,
+)
+from services.security.identity import Role
+from services.silo.greeting import Greeting
+from services.silo.learner import Learner
+from services.silo.link import Link
+from services.silo.node import SiloNode
+from services.storage.silo import SiloStore
+from services.wire.calls import RunState
+from services.wire.clients import AggregationClient
+
+# How long in a row the coordinator may be out of reach before this process ends with an error.
+GIVE_UP_S = 3600.0
+
+
+async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | None:
+    """Take part in runs until SIGINT or SIGTERM; with `once`, in one run, and say how it ended.
+
+    Raises:
+        CredentialError: a key, certificate or roster is missing or unfit.
+        TlsError: the coordinator answers, but no trusted connection comes about.
+        StorageError: the storage folder is another process's, or damaged.
+        RemoteError: the coordinator refuses this process.
+    """
+    log = get_logger("silo")
+    credentials = load_credentials(config.directory, role=Role.SILO, now=utc_now())
+    days_left = credentials.days_left(utc_now())
+    if days_left < WARN_DAYS:
+        log.warning("certificate-ends", days_left=days_left)
+    identity, trust = load_identity(config.directory), load_trust(config.directory / TRUST)
+    roster = load_roster(config.directory / ROSTER, trust)
+    name = credentials.identity.name
+    try:
+        seat = roster.seat_of(SiloId(name))
+    except RosterError as error:
+        raise CredentialError(
+            f"{config.directory / ROSTER}: {error}", hint="ask the authority for a new bundle"
+        ) from error
+    if seat.identity_key != identity.public:
+        raise CredentialError(f"the roster names another identity key for silo {name}")
+    log = log.bind(silo=name)
+    store = SiloStore(config.storage)
+    channel = open_channel(config.coordinator, credentials, proxy=config.proxy)
+    try:
+        rng = SystemRng()
+        records = [JournalRecord.decode(line) for line in store.journal()]
+        node = SiloNode(
+            seat=seat.index,
+            identity=identity,
+            policy=config.policy.silo_policy(),
+            store=store,
+            history=SiloHistory(records),
+            runs={record.attempt.run for record in records},
+            greeting=Greeting(
+                incarnation=rng.bytes(16),
+                software=software,
+                roster=roster,
+                trust=trust,
+                roster_file=config.directory / ROSTER,
+                log=log,
+            ),
+            learner=Learner(config=config, seat=seat.index, roster=roster, store=store, rng=rng),
+            link=Link(
+                client=AggregationClient(channel, target=config.coordinator),
+                target=config.coordinator,
+                credentials=credentials,
+                rng=rng,
+                log=log,
+                give_up_s=GIVE_UP_S,
+            ),
+            directory=make_private_dir(config.storage / "attempts"),
+            rng=rng,
+            log=log,
+            once=once,
+        )
+        return await node.run(_stop_signal())
+    finally:
+        await channel.close()
+        store.close()
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

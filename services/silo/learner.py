@@ -1,0 +1,104 @@
+"""This silo's part in runs: which plans it accepts, what it trains, which models it keeps.
+
+Everything here blocks (files, torch) and runs in threads of the node. The model that a run
+releases lies in `runs/<run>/model.safetensors`; after a sum that passed its checks the silo has
+computed the next state itself, so its file needs no trust in the coordinator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fl.participant import RunParticipant
+from fl.plan import TrainingPlan
+from fl.state import decode_state
+from secagg.effects import Aggregate
+from secagg.ids import RunId
+from secagg.messages import MAX_STATE_BYTES, RoundOpen
+from secagg.parameters import RoundParameters
+from secagg.ring import IntVector
+from secagg.rng import Rng
+from secagg.roster import Roster
+from services import faults
+from services.config import SiloConfig
+from services.released import write_released
+from services.silo.memory import StoredMemory
+from services.silo.tasks import build_task
+from services.storage.silo import SiloStore
+
+MODEL_FILE: Final = "model.safetensors"
+_PLAN: Final = "plan"
+
+
+@dataclass(slots=True, kw_only=True)
+class Learner:
+    """The silo's participants, one a run."""
+
+    config: SiloConfig
+    seat: int
+    roster: Roster
+    store: SiloStore
+    rng: Rng
+    _participants: dict[RunId, RunParticipant] = field(default_factory=dict)
+    _settled: dict[RunId, tuple[int, bytes]] = field(default_factory=dict)
+
+    def admit(self, message: RoundOpen) -> bytes | None:
+        """Check a round against its plan, this silo's task and its data.
+
+        Returns:
+            the model hash that the round's state must have; None if this silo cannot know.
+
+        Raises:
+            LearningError: this silo does not take part; says which field or column does not fit.
+        """
+        parameters = message.parameters
+        participant = self._participants.get(parameters.run)
+        if participant is None:
+            plan = TrainingPlan.parse(message.plan)
+            participant = RunParticipant(
+                plan,
+                run=parameters.run,
+                seat=self.seat,
+                names={seat.index: seat.silo.name for seat in self.roster.seats},
+                task=build_task(plan, self.config),
+                memory=StoredMemory(self.store),
+                rng=self.rng,
+            )
+        participant.check(parameters, message.plan)
+        if parameters.run not in self._participants:
+            self.store.remember(parameters.run, {_PLAN: message.plan})
+            self._participants[parameters.run] = participant
+        return participant.required_state(parameters.round)
+
+    def train(self, parameters: RoundParameters, state: bytes) -> Mapping[str, IntVector]:
+        """Train on the received state and encode what is contributed."""
+        faults.hit("silo.before-training", parameters.round)
+        return self._participants[parameters.run].contribute(parameters, state)
+
+    def settle(self, aggregate: Aggregate, state: bytes) -> None:
+        """Take the server's step on a checked sum and keep the next state."""
+        parameters = aggregate.parameters
+        faults.hit("silo.before-settle", parameters.round)
+        following = self._participants[parameters.run].settle(aggregate, state)
+        self._settled[parameters.run] = (parameters.round, following)
+
+    def takes_part_in(self, run: RunId) -> bool:
+        """Whether this silo has accepted a round of the run, in this process or an earlier one."""
+        return run in self._participants or self.store.recall(run, _PLAN) is not None
+
+    def own_state(self, run: RunId, round_number: int) -> bytes | None:
+        """The state after this round as this silo computed it, None if it did not."""
+        settled, state = self._settled.get(run, (0, b""))
+        return state if settled == round_number else None
+
+    def release(self, run: RunId, state: bytes) -> Path:
+        """Write the run's model file and forget what only a running run needs."""
+        document = self.store.recall(run, _PLAN)
+        assert document is not None  # asked only for runs that this silo takes part in
+        path = self.config.storage / "runs" / run.hex / MODEL_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_released(path, TrainingPlan.parse(document), decode_state(state, MAX_STATE_BYTES))
+        self._participants.pop(run, None)
+        self._settled.pop(run, None)
+        return path

@@ -1,0 +1,381 @@
+"""A silo's long-lived loop: say Hello, ask for the next message, handle it, train beside it.
+
+One message is handled at a time. Local training runs in one thread of its own while the loop goes
+on polling, so that a slow silo stays connected, learns that it is late and still helps the others.
+A run's failure never ends the loop; what ends it is a stop, a refusal to talk to this process at
+all, or a coordinator out of reach for too long.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import assert_never
+
+from fl.errors import LearningError
+from secagg.effects import Aborted, Finished, TrainingWanted
+from secagg.errors import SecAggError
+from secagg.ids import AttemptId, RunId
+from secagg.journal import JournalEvent, SiloHistory
+from secagg.keys import IdentityKey
+from secagg.messages import (
+    MAX_STATE_BYTES,
+    STATE,
+    Refusal,
+    RoundOpen,
+    ServerMessage,
+    decode_message,
+    signed,
+)
+from secagg.phases import Phase
+from secagg.policy import SiloPolicy
+from secagg.recall import RecalledRound, resend
+from secagg.ring import IntVector
+from secagg.rng import Rng
+from secagg.silo import SiloRound
+from services.errors import InvalidRequestError, NotNowError, RemoteError
+from services.observe.logs import Logger, where
+from services.silo.attempt import AttemptDriver, Outcome
+from services.silo.greeting import Greeting
+from services.silo.learner import Learner
+from services.silo.link import Link
+from services.storage.blobs import FileVectorStore
+from services.storage.silo import SiloStore
+from services.wire.calls import (
+    WAIT_S,
+    ClosedEnvelope,
+    NextCall,
+    NextReply,
+    ProtocolEnvelope,
+    RunState,
+    SubmitCall,
+    VectorId,
+)
+
+_Integers = Mapping[str, IntVector]
+
+
+@dataclass(slots=True)
+class _Training:
+    driver: AttemptDriver
+    future: "asyncio.Future[_Integers]"
+
+
+@dataclass(slots=True, kw_only=True)
+class SiloNode:
+    """One silo process.
+
+    Attributes:
+        directory: holds the attempts' vectors.
+        history: the journal, replayed.
+        runs: those that the journal speaks of.
+        once: leave when a run that this silo took part in has ended.
+    """
+
+    seat: int
+    identity: IdentityKey
+    policy: SiloPolicy
+    store: SiloStore
+    history: SiloHistory
+    runs: set[RunId]
+    greeting: Greeting
+    learner: Learner
+    link: Link
+    directory: Path
+    rng: Rng
+    log: Logger
+    once: bool = False
+    _current: AttemptDriver | None = None
+    _training: _Training | None = None
+    _sequence: int = 0
+    _ended: RunState | None = None
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _trainer: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="training")
+    )
+
+    async def run(self, stop: asyncio.Event) -> RunState | None:
+        """Take part until told to stop; with `once`, returns how the run ended.
+
+        Raises:
+            ServiceError: this process cannot go on; another one may.
+        """
+        await self._greet()
+        await self._send_again()
+        stopped = asyncio.create_task(stop.wait())
+        stopped.add_done_callback(self._wake)
+        poll: asyncio.Task[NextReply] | None = None
+        try:
+            while not stop.is_set() and self._ended is None:
+                if poll is None:
+                    poll = asyncio.create_task(self._ask())
+                    poll.add_done_callback(self._wake)
+                await self._woken.wait()
+                self._woken.clear()
+                if self._training is not None and self._training.future.done():
+                    await self._finish_training()
+                if poll.done():
+                    reply, poll = poll.result(), None
+                    await self._handle(reply)
+        finally:
+            stopped.cancel()
+            if poll is not None:
+                poll.cancel()
+            self._trainer.shutdown(wait=False, cancel_futures=True)
+        return self._ended
+
+    def _wake(self, _done: object) -> None:
+        self._woken.set()
+
+    async def _greet(self) -> None:
+        is_new = await self.greeting.say(self.link)
+        if is_new:
+            self._sequence = 0  # another process of the coordinator numbers from the start
+        self.learner.roster = self.greeting.roster
+
+    async def _ask(self) -> NextReply:
+        """Ask for the next message; says Hello again where the coordinator has forgotten us."""
+        while True:
+            try:
+                reply = await self.link.next(
+                    NextCall(
+                        incarnation=self.greeting.incarnation,
+                        after_sequence=self._sequence,
+                        wait_s=WAIT_S,
+                    )
+                )
+            except NotNowError as error:
+                if error.remote_code != "HELLO_FIRST":
+                    raise
+                await self._greet()
+                continue
+            if reply.incarnation == self.greeting.coordinator:
+                return reply
+            await self._greet()
+
+    async def _handle(self, reply: NextReply) -> None:
+        match reply.envelope:
+            case None:
+                return
+            case ProtocolEnvelope() as envelope:
+                await self._guarded(self._on_protocol(envelope))
+            case ClosedEnvelope() as envelope:
+                await self._guarded(self._on_closed(envelope))
+            case _:
+                assert_never(reply.envelope)
+        self._sequence = reply.sequence
+
+    async def _guarded(self, work: Coroutine[object, object, None]) -> None:
+        """Do one piece of work; what goes wrong in it ends the attempt, not the silo."""
+        try:
+            await work
+        except RemoteError as error:
+            # Too late, or against the protocol: the attempt is lost to this silo, as a dropout.
+            self.log.warning("refused", code=error.remote_code, reason=str(error))
+        except (SecAggError, LearningError) as error:
+            code = getattr(error, "code", type(error).__name__)
+            self.log.warning("left-attempt", code=code, reason=str(error))
+
+    async def _on_protocol(self, envelope: ProtocolEnvelope) -> None:
+        message = decode_message(envelope.message)
+        if not isinstance(message, ServerMessage):
+            raise InvalidRequestError(f"a coordinator does not send {type(message).__name__}")
+        attempt = AttemptId(run=envelope.run, round=envelope.round, attempt=envelope.attempt)
+        driver = await self._driver(attempt, message)
+        if driver is None:
+            return
+        for reference in envelope.vectors:
+            if reference.nbytes > self.policy.max_state_bytes:
+                raise InvalidRequestError(
+                    f"{reference.vector} has {reference.nbytes} bytes; this silo's policy allows "
+                    f"{self.policy.max_state_bytes}"
+                )
+        outcome = await driver.receive(message, envelope.vectors)
+        await self._follow(driver, outcome)
+
+    async def _driver(self, attempt: AttemptId, message: ServerMessage) -> AttemptDriver | None:
+        """The attempt's driver: the live one, a new one, or one that recalls the journal."""
+        if self._current is not None and self._current.attempt == attempt:
+            return self._current
+        opened = self.history.has(attempt, JournalEvent.OPENED)
+        if opened:
+            driver = self._make_driver(attempt, None)
+        elif isinstance(message, RoundOpen):
+            required = await self._admit(message)
+            self.runs.add(attempt.run)
+            driver = self._make_driver(attempt, required)
+            self._forget_attempts(keep=attempt)
+        else:
+            return None
+        self._current = driver
+        return driver
+
+    def _make_driver(self, attempt: AttemptId, required: bytes | None) -> AttemptDriver:
+        store = FileVectorStore(self._folder(attempt))
+        protocol: SiloRound | RecalledRound
+        if self.history.has(attempt, JournalEvent.OPENED):
+            protocol = RecalledRound(
+                attempt,
+                seat=self.seat,
+                identity=self.identity,
+                roster=self.greeting.roster,
+                history=self.history,
+                store=store,
+            )
+        else:
+            protocol = SiloRound(
+                seat=self.seat,
+                identity=self.identity,
+                roster=self.greeting.roster,
+                policy=self.policy,
+                history=self.history,
+                store=store,
+                rng=self.rng,
+                required_state=required,
+            )
+        return AttemptDriver(
+            attempt=attempt,
+            round=protocol,
+            store=store,
+            link=self.link,
+            append=self.store.append_journal,
+            log=self.log.bind(run=attempt.run.hex, round=attempt.round, attempt=attempt.attempt),
+        )
+
+    async def _admit(self, message: RoundOpen) -> bytes | None:
+        """Check the plan and the data; a refusal is told to the coordinator by its code."""
+        try:
+            return await asyncio.to_thread(self.learner.admit, message)
+        except LearningError as error:
+            refusal = Refusal(
+                ctx=message.parameters.ctx(),
+                seat=self.seat,
+                code=type(error).__name__,
+                reason=str(error)[:2000],
+            )
+            await self._submit(message.parameters.attempt_id, signed(refusal, self.identity))
+            raise
+
+    async def _follow(self, driver: AttemptDriver, outcome: Outcome | None) -> None:
+        match outcome:
+            case None | Aborted():
+                return
+            case TrainingWanted():
+                state = await asyncio.to_thread(driver.state)
+                loop = asyncio.get_running_loop()
+                future = loop.run_in_executor(
+                    self._trainer, self.learner.train, outcome.parameters, state
+                )
+                if self._training is not None:
+                    self._training.future.cancel()  # of an attempt that is over
+                future.add_done_callback(self._wake)
+                self._training = _Training(driver, future)
+            case Finished():
+                state = await asyncio.to_thread(driver.state)
+                await asyncio.to_thread(self.learner.settle, outcome.aggregate, state)
+                driver.log.info("settled", survivors=outcome.aggregate.survivors)
+                self._forget_attempts()
+            case _:
+                assert_never(outcome)
+
+    async def _finish_training(self) -> None:
+        """Contribute what was trained, or go late if training failed or took too long."""
+        training, self._training = self._training, None
+        if training is None or training.future.cancelled():
+            return
+        driver, error = training.driver, training.future.exception()
+        protocol = driver.round
+        is_awaited = isinstance(protocol, SiloRound) and protocol.phase is Phase.MASK
+        if error is not None:
+            known = str(error) if isinstance(error, LearningError) else ""
+            driver.log.error(
+                "training-failed", code=type(error).__name__, reason=known, where=where(error)
+            )
+        if not is_awaited or driver is not self._current:
+            driver.log.info("late", reason="training ended after the round went on without it")
+            return
+        assert isinstance(protocol, SiloRound)  # is_awaited says so
+        await self._guarded(self._contribute(driver, protocol, training.future, error))
+
+    async def _contribute(
+        self,
+        driver: AttemptDriver,
+        protocol: SiloRound,
+        future: "asyncio.Future[_Integers]",
+        error: BaseException | None,
+    ) -> None:
+        if error is None:
+            effects = await asyncio.to_thread(protocol.contribute, future.result())
+            await self._follow(driver, await driver.carry_out(effects))
+            return
+        await driver.carry_out(protocol.go_late())
+        # The others need not wait, and the operator learns why. A foreign error's text may quote
+        # the data, so only its class leaves the silo.
+        reason = str(error)[:2000] if isinstance(error, LearningError) else "local training failed"
+        refusal = Refusal(
+            ctx=protocol.parameters.ctx(),
+            seat=self.seat,
+            code=type(error).__name__,
+            reason=reason,
+        )
+        await self._submit(driver.attempt, signed(refusal, self.identity))
+
+    async def _on_closed(self, envelope: ClosedEnvelope) -> None:
+        """The run is over: keep its model, the same file at every silo."""
+        takes_part = await asyncio.to_thread(self.learner.takes_part_in, envelope.run)
+        if not takes_part:
+            return
+        log = self.log.bind(run=envelope.run.hex)
+        log.info("run-ended", state=envelope.state.value, reason=envelope.reason)
+        if envelope.round > 0:
+            state = self.learner.own_state(envelope.run, envelope.round)
+            is_own = state is not None
+            if state is None:
+                newest = VectorId(run=envelope.run, round=0, attempt=0, name=STATE)
+                state = await self.link.fetch(newest, max_bytes=MAX_STATE_BYTES)
+            path = await asyncio.to_thread(self.learner.release, envelope.run, state)
+            log.info("model-kept", file=str(path), recomputed_here=is_own)
+        self._forget_attempts()
+        if self.once:
+            self._ended = envelope.state
+
+    async def _send_again(self) -> None:
+        """After a restart: send again what may not have arrived, byte for byte (SA1 spec 3.5)."""
+        for attempt in self._open_submissions():
+            driver = self._make_driver(attempt, None)
+            again = resend(self.history, attempt, JournalEvent.SUBMITTED)
+            try:
+                await driver.carry_out([again])
+            except (RemoteError, KeyError) as error:
+                driver.log.info("not-taken-again", reason=str(error))
+        self._forget_attempts()
+
+    async def _submit(self, attempt: AttemptId, message: Refusal) -> None:
+        await self.link.submit(
+            SubmitCall(
+                run=attempt.run,
+                round=attempt.round,
+                attempt=attempt.attempt,
+                message=message.encode(),
+            )
+        )
+
+    def _open_submissions(self) -> list[AttemptId]:
+        """Attempts with a masked vector of this silo whose fate it does not know."""
+        return [
+            attempt for run in sorted(self.runs) for attempt in self.history.open_submissions(run)
+        ]
+
+    def _folder(self, attempt: AttemptId) -> Path:
+        return self.directory / f"{attempt.run.hex}-{attempt.round}-{attempt.attempt}"
+
+    def _forget_attempts(self, keep: AttemptId | None = None) -> None:
+        """Delete the vectors of attempts that are over; open submissions keep theirs."""
+        kept = {self._folder(attempt) for attempt in self._open_submissions()}
+        if keep is not None:
+            kept.add(self._folder(keep))
+        for folder in self.directory.iterdir():
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
