@@ -134,14 +134,15 @@ class TensorLayout:
             SpecMismatchError: another length.
         """
         if flat.shape != (self.size,):
-            msg = (
-                f"a flat vector of length {self.size} was expected, one of shape {flat.shape} came"
+            raise SpecMismatchError(
+                f"expected a flat vector of length {self.size}, got shape {flat.shape}"
             )
-            raise SpecMismatchError(msg)
         pieces = dict(self._pieces(flat))
-        return {
-            name: pieces[name].reshape(shape).astype(dtype) for name, shape, dtype in self.tensors
-        }
+        with np.errstate(over="ignore"):  # too large for the dtype is infinite, and found as such
+            return {
+                name: pieces[name].reshape(shape).astype(dtype)
+                for name, shape, dtype in self.tensors
+            }
 
     def check_finite(self, flat: FloatVector) -> None:
         """Refuse NaN and infinity, naming the tensors and counting, never showing values.

@@ -104,6 +104,6 @@ def moved_model(state: NamedTensors, step: FloatVector) -> State:
     """Return the model moved by a flat step, each tensor rounded once to its own dtype."""
     floating = summed(model_of(state))
     layout = TensorLayout.of(floating)
-    moved = layout.flatten(floating) + step
-    layout.check_finite(moved)
-    return {MODEL + name: tensor for name, tensor in layout.unflatten(moved).items()}
+    moved = layout.unflatten(layout.flatten(floating) + step)
+    layout.flatten(moved)  # refuses what is not finite, in float16 or float32, either
+    return {MODEL + name: tensor for name, tensor in moved.items()}
