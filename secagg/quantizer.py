@@ -23,7 +23,8 @@ from secagg.ring import U32, IntVector, RingVector
 FloatVector = NDArray[np.float32] | NDArray[np.float64]
 
 MIN_VALUE_BITS: Final = 4
-MAX_VALUE_BITS: Final = 52  # Beyond it a float64 has no fraction left to round.
+# Up to 32 bits a float64 keeps 20 bits of the fraction that rounding compares with a coin.
+MAX_VALUE_BITS: Final = 32
 COIN_BYTES: Final = 4
 _MAX_RING_BITS: Final = 64
 _COIN_STEP: Final = 2.0**-32
@@ -52,7 +53,7 @@ class Quantizer:
     """One choice of resolution and range.
 
     Attributes:
-        value_bits: v, the bits of one silo's integer with its sign; 4 to 52.
+        value_bits: v, the bits of one silo's integer with its sign; 4 to 32.
         clip_range: C, the largest magnitude that is not clipped; finite, above 0.
     """
 

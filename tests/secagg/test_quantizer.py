@@ -26,10 +26,10 @@ def _encode(
     return encoded.values, encoded.saturated
 
 
-@pytest.mark.parametrize("bits", [3, 53])
+@pytest.mark.parametrize("bits", [3, 33])
 def test_value_bits_are_limited(bits: int) -> None:
-    """Below 4 nothing is left to learn, above 52 nothing to round."""
-    with pytest.raises(ParameterError, match="value_bits of 4 to 52"):
+    """Below 4 nothing is left to learn, above 32 a float64 rounds too coarsely."""
+    with pytest.raises(ParameterError, match="value_bits of 4 to 32"):
         Quantizer(value_bits=bits, clip_range=1.0)
 
 
@@ -40,7 +40,7 @@ def test_the_range_is_a_usable_number(clip: float) -> None:
         Quantizer(value_bits=16, clip_range=clip)
 
 
-@given(bits=st.integers(4, 52), clip=st.floats(1e-12, 1e12), seed=st.integers(0, 255))
+@given(bits=st.integers(4, 32), clip=st.floats(1e-12, 1e12), seed=st.integers(0, 255))
 def test_rounding_stays_within_a_step_and_the_levels(bits: int, clip: float, seed: int) -> None:
     """|decoded - clipped| < step, |q| ≤ Q, whatever comes in, the ends of the range included."""
     inner = np.random.default_rng(seed).uniform(-clip, clip, 100)
@@ -149,7 +149,7 @@ def test_inputs_have_one_dimension_a_float_type_and_coins() -> None:
         codec.encode(np.zeros(4), rand=bytes(15))
 
 
-@given(bits=st.integers(4, 52), n_max=st.integers(1, 2000))
+@given(bits=st.integers(4, 32), n_max=st.integers(1, 2000))
 def test_the_ring_is_the_smallest_that_never_wraps(bits: int, n_max: int) -> None:
     """n·Q < 2**(b-1) holds at b, and no fewer bits would do for n the next power of two."""
     levels = Quantizer(value_bits=bits, clip_range=1.0).levels
