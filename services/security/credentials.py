@@ -46,6 +46,12 @@ _KEEPALIVE: Final[_Options] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
+_CHANNEL_OPTIONS: Final[_Options] = (
+    *_KEEPALIVE,
+    # After a restart of the coordinator a round waits for its silos; the default is two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
 SERVER_OPTIONS: Final[_Options] = (
     *_KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -191,7 +197,7 @@ def open_channel(target: str, credentials: Credentials, *, proxy: bool = False) 
         credentials: read anew from disk, so that a renewed certificate counts from here on.
         proxy: whether to obey http_proxy and https_proxy of the environment.
     """
-    options = (*_KEEPALIVE, ("grpc.enable_http_proxy", int(proxy)))
+    options = (*_CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(proxy)))
     tls = grpc.ssl_channel_credentials(
         root_certificates=_read(credentials.authority_file),
         private_key=_read(credentials.key_file),

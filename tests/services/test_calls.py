@@ -1,0 +1,569 @@
+"""The calls over real mTLS: who may call what, what crosses the wire, and how errors come back."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from fl.errors import DataError
+from secagg.errors import ForgedSumError, NonFiniteError
+from secagg.ids import RunId
+from secagg.roster import Roster
+from services.clock import utc_now
+from services.errors import (
+    AddressInUseError,
+    ConfigError,
+    ConflictError,
+    InternalError,
+    InvalidRequestError,
+    NotAllowedError,
+    NotFoundError,
+    NotNowError,
+    RemoteError,
+    StorageError,
+    TooLargeError,
+    UnauthenticatedError,
+    UnavailableError,
+    VersionError,
+)
+from services.security.credentials import (
+    SERVER_OPTIONS,
+    bind,
+    load_credentials,
+    open_channel,
+    server_credentials,
+    split_address,
+)
+from services.security.identity import Peer, Role
+from services.security.probe import probe
+from services.testing import COORDINATOR, OPERATOR, LocalFederation, make_federation
+from services.wire.calls import (
+    CHUNK_BYTES,
+    PROTOCOL_VERSION,
+    Chunk,
+    Hello,
+    NextCall,
+    NextReply,
+    ProtocolEnvelope,
+    RunState,
+    RunStatus,
+    RunSummary,
+    ShowReply,
+    StartCall,
+    SubmitCall,
+    VectorId,
+    WatchReply,
+)
+from services.wire.clients import AggregationClient, RunClient
+from services.wire.servicers import add_services
+from services.wire.v1 import aggregation_service_pb2 as agg
+from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
+from services.wire.v1 import vector_pb2
+
+NOW = utc_now()
+RUN = RunId(bytes(range(16)))
+VECTOR = VectorId(run=RUN, round=3, attempt=1, name="masked")
+HELLO = Hello(
+    protocol_version=PROTOCOL_VERSION,
+    software_version="0.1.0",
+    roster_version=4,
+    roster_digest=bytes(32),
+    incarnation=bytes(16),
+)
+SUMMARY = RunSummary(
+    run=RUN,
+    name="first",
+    algorithm="fedavg",
+    state=RunState.RUNNING,
+    reason="",
+    rounds_done=1,
+    rounds_total=3,
+    created_unix_s=1_800_000_000.5,
+)
+
+
+@dataclass
+class Recorder:
+    """Answers every call and remembers who made it; `error` is raised instead if set."""
+
+    error: Exception | None = None
+    seen: list[tuple[str, Peer]] = field(default_factory=list)
+    chunks: dict[int, bytes] = field(default_factory=dict)
+    all_wait: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def _note(self, call: str, peer: Peer) -> None:
+        self.seen.append((call, peer))
+        if self.error is not None:
+            raise self.error
+
+    async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
+        self._note("hello", peer)
+        return replace(hello, signed_roster=b"roster")
+
+    async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
+        self._note("next", peer)
+        if call.wait_s:
+            if len(self.seen) == 60:
+                self.all_wait.set()
+            await self.release.wait()
+        envelope = ProtocolEnvelope(run=RUN, round=1, attempt=0, message=b"m")
+        return NextReply(sequence=1, incarnation=bytes(16), envelope=envelope)
+
+    async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
+        self._note("submit", peer)
+        assert call.message == b"message"
+
+    async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
+        self._note("put", peer)
+        self.chunks[chunk.index] = chunk.data
+        return len(self.chunks)
+
+    async def get_chunk(self, peer: Peer, vector: VectorId, index: int, /) -> Chunk:
+        self._note("get", peer)
+        return Chunk(vector=vector, index=index, count=2, data=self.chunks[index])
+
+    async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
+        self._note("start", peer)
+        return replace(SUMMARY, run=call.run)
+
+    async def watch_run(
+        self, peer: Peer, run: RunId, after_revision: int, wait_s: float, after_round: int, /
+    ) -> WatchReply:
+        self._note("watch", peer)
+        assert (run, after_round) == (RUN, 2)
+        return WatchReply(revision=after_revision + int(wait_s), status=RunStatus(summary=SUMMARY))
+
+    async def list_runs(self, peer: Peer, /) -> tuple[RunSummary, ...]:
+        self._note("list", peer)
+        return (SUMMARY, SUMMARY)
+
+    async def show_run(self, peer: Peer, run: RunId, /) -> ShowReply:
+        self._note("show", peer)
+        return ShowReply(status=RunStatus(summary=replace(SUMMARY, run=run)), config=b"[run]")
+
+    async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
+        self._note("stop", peer)
+        return replace(SUMMARY, run=run, state=RunState.STOPPED, reason=reason)
+
+    async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
+        self._note("fetch", peer)
+        vector = VectorId(run=run, round=1, attempt=0, name="model")
+        return Chunk(vector=vector, index=index, count=9, data=b"model")
+
+
+@dataclass
+class Coordinator:
+    """A served recorder."""
+
+    federation: LocalFederation
+    recorder: Recorder
+    roster: Roster
+    address: str = ""
+    unexpected: list[tuple[Exception, str]] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return split_address(self.address)[1]
+
+    @asynccontextmanager
+    async def channel(
+        self, name: str, role: Role, *, host: str = "localhost", proxy: bool = False
+    ) -> AsyncIterator[grpc.aio.Channel]:
+        credentials = self.federation.credentials(name, role)
+        channel = open_channel(f"{host}:{self.port}", credentials, proxy=proxy)
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+    @asynccontextmanager
+    async def silo(self, name: str = "a") -> AsyncIterator[AggregationClient]:
+        async with self.channel(name, Role.SILO) as channel:
+            yield AggregationClient(channel, target=self.address)
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncIterator[RunClient]:
+        async with self.channel(OPERATOR, Role.OPERATOR) as channel:
+            yield RunClient(channel, target=self.address)
+
+
+Session = Callable[[Coordinator], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> LocalFederation:
+    """A federation of two silos."""
+    return make_federation(tmp_path_factory.mktemp("federation"), silos=["a", "b"], now=NOW)
+
+
+def serve(
+    federation: LocalFederation,
+    session: Session,
+    *,
+    listen: str = "127.0.0.1:0",
+    error: Exception | None = None,
+) -> Coordinator:
+    """Run a session against a served recorder, and return it."""
+
+    async def run() -> Coordinator:
+        coordinator = Coordinator(federation, Recorder(error=error), federation.roster())
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_services(
+            server,
+            aggregation=coordinator.recorder,
+            runs=coordinator.recorder,
+            roster=lambda: coordinator.roster,
+            unexpected=lambda fault, call: coordinator.unexpected.append((fault, call)),
+        )
+        credentials = server_credentials(federation.folder(COORDINATOR))
+        coordinator.address = bind(server, listen, credentials)
+        await server.start()
+        try:
+            await session(coordinator)
+        finally:
+            await server.stop(0)
+        return coordinator
+
+    return asyncio.run(run())
+
+
+def test_a_silo_is_known_by_its_certificate(federation: LocalFederation) -> None:
+    """Name, role and seat come from certificate and roster; every call brings its answer."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo("b") as silo:
+            answer = await silo.hello(HELLO)
+            assert answer == replace(HELLO, signed_roster=b"roster")
+            reply = await silo.next(NextCall(incarnation=bytes(16), after_sequence=0, wait_s=0))
+            assert isinstance(reply.envelope, ProtocolEnvelope)
+            await silo.submit(SubmitCall(run=RUN, round=1, attempt=0, message=b"message"))
+
+    served = serve(federation, session)
+    peer = Peer(name="b", role=Role.SILO, seat=2)
+    assert served.recorder.seen == [("hello", peer), ("next", peer), ("submit", peer)]
+    assert served.unexpected == []
+
+
+def test_an_operator_starts_and_follows_runs(federation: LocalFederation) -> None:
+    """Every call of RunService brings its answer."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.operator() as operator:
+            reference = await operator.put_initial_state(RUN, b"x" * 10, chunk_bytes=4)
+            assert (reference.chunks, reference.nbytes, reference.vector.name) == (3, 10, "initial")
+            call = StartCall(run=RUN, config=b"[run]", initial_state=reference)
+            assert await operator.start_run(call) == SUMMARY
+            watched = await operator.watch_run(RUN, after_revision=3, wait_s=2, after_round=2)
+            assert watched == WatchReply(revision=5, status=RunStatus(summary=SUMMARY))
+            assert await operator.list_runs() == (SUMMARY, SUMMARY)
+            assert (await operator.show_run(RUN)).config == b"[run]"
+            stopped = await operator.stop_run(RUN, "enough")
+            assert (stopped.state, stopped.reason) == (RunState.STOPPED, "enough")
+            assert (await operator.fetch_model(RUN, 8)).data == b"model"
+
+    served = serve(federation, session)
+    assert served.recorder.chunks == {0: b"xxxx", 1: b"xxxx", 2: b"xx"}
+    assert {peer for _, peer in served.recorder.seen} == {Peer(name=OPERATOR, role=Role.OPERATOR)}
+
+
+def test_each_role_has_its_calls(federation: LocalFederation) -> None:
+    """An operator takes no part in a round, and a silo starts no run."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo() as silo, coordinator.operator() as operator:
+            async with coordinator.channel(OPERATOR, Role.OPERATOR) as channel:
+                with pytest.raises(
+                    NotAllowedError, match=r"expected .* role silo, got the operator"
+                ):
+                    await AggregationClient(channel, target="c").hello(HELLO)
+                with pytest.raises(NotAllowedError, match="role silo"):
+                    await AggregationClient(channel, target="c").get_chunk(VECTOR, 0)
+            async with coordinator.channel("a", Role.SILO) as channel:
+                with pytest.raises(
+                    NotAllowedError, match=r"expected .* role operator, got the silo"
+                ):
+                    await RunClient(channel, target="c").list_runs()
+            await silo.hello(HELLO)
+            await operator.list_runs()
+
+    served = serve(federation, session)
+    assert [call for call, _ in served.recorder.seen] == ["hello", "list"]
+
+
+def test_the_roster_is_asked_at_every_call(federation: LocalFederation) -> None:
+    """A silo that leaves the roster is refused on a connection that is still open."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo("b") as silo:
+            await silo.hello(HELLO)
+            full = coordinator.roster
+            coordinator.roster = replace(full, seats=full.seats[:1])
+            with pytest.raises(UnauthenticatedError, match="lists no such silo") as caught:
+                await silo.hello(HELLO)
+            assert caught.value.remote_code == "NOT_IN_ROSTER"
+            other_key = replace(full.seats[1], certificate_key=bytes(32))
+            coordinator.roster = replace(full, seats=(full.seats[0], other_key))
+            with pytest.raises(UnauthenticatedError, match="another certificate key"):
+                await silo.hello(HELLO)
+
+    assert len(serve(federation, session).recorder.seen) == 1
+
+
+def test_nobody_calls_without_a_certificate(federation: LocalFederation) -> None:
+    """TLS itself refuses."""
+
+    async def session(coordinator: Coordinator) -> None:
+        root = (federation.folder("a") / "ca.pem").read_bytes()
+        tls = grpc.ssl_channel_credentials(root_certificates=root)
+        async with grpc.aio.secure_channel(f"localhost:{coordinator.port}", tls) as channel:
+            with pytest.raises(UnavailableError):
+                await AggregationClient(channel, target="c").hello(HELLO)
+
+    assert serve(federation, session).recorder.seen == []
+
+
+def test_a_whole_chunk_passes_both_ways(federation: LocalFederation) -> None:
+    """1 MiB with its envelope stays below gRPC's default limit in both directions."""
+    data = bytes(range(256)) * (CHUNK_BYTES // 256)
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo() as silo:
+            assert await silo.put_chunk(Chunk(vector=VECTOR, index=0, count=2, data=data)) == 1
+            assert (await silo.get_chunk(VECTOR, 0)).data == data
+
+    serve(federation, session)
+
+
+def test_damaged_and_malformed_requests_do_not_reach_the_handler(
+    federation: LocalFederation,
+) -> None:
+    """Raw messages that our own client would not send."""
+    good = vector_pb2.VectorId(run_id=RUN.value, round=1, attempt=0, name="masked")
+    path = vector_pb2.VectorId(run_id=RUN.value, round=1, attempt=0, name="../../etc/passwd")
+    short = vector_pb2.VectorId(run_id=b"x", round=1, attempt=0, name="masked")
+
+    def chunk(
+        vector: vector_pb2.VectorId, index: int = 0, count: int = 1, data: bytes = b"x"
+    ) -> agg.PutChunkRequest:
+        digest = bytes(32)
+        return agg.PutChunkRequest(
+            chunk=vector_pb2.Chunk(
+                vector=vector, index=index, count=count, digest=digest, data=data
+            )
+        )
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.channel("a", Role.SILO) as channel:
+            stub = agg_grpc.AggregationServiceStub(channel)
+            for request, code, words in (
+                (chunk(good), "INVALID_ARGUMENT", "do not match their digest"),
+                (chunk(path), "INVALID_ARGUMENT", "expected a vector name"),
+                (chunk(short), "INVALID_ARGUMENT", "run id of 16 bytes"),
+                (chunk(good, index=1), "INVALID_ARGUMENT", "chunk index from 0 to 0, got 1"),
+                (chunk(good, data=b""), "INVALID_ARGUMENT", "got an empty one"),
+                (chunk(good, data=bytes(CHUNK_BYTES + 1)), "RESOURCE_EXHAUSTED", "1048577"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
+                    await stub.PutChunk(request)
+                assert caught.value.code().name == code
+            with pytest.raises(grpc.aio.AioRpcError, match="wait from 0 to 30 seconds, got 31"):
+                await stub.Next(agg.NextRequest(incarnation=bytes(16), wait_ms=31_000))
+            with pytest.raises(grpc.aio.AioRpcError, match="16 bytes, got 0"):
+                await stub.Next(agg.NextRequest())
+
+    assert serve(federation, session).recorder.seen == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "code"),
+    [
+        (InvalidRequestError("w"), InvalidRequestError, "INVALID_REQUEST"),
+        (NotAllowedError("w"), NotAllowedError, "NOT_ALLOWED"),
+        (NotFoundError("w"), NotFoundError, "NOT_FOUND"),
+        (ConflictError("w", remote_code="TWICE"), ConflictError, "TWICE"),
+        (NotNowError("w"), NotNowError, "NOT_NOW"),
+        (VersionError("w"), VersionError, "VERSION"),
+        (TooLargeError("w"), TooLargeError, "TOO_LARGE"),
+        (UnavailableError("w"), UnavailableError, "UNAVAILABLE"),
+        (ConfigError("w"), InvalidRequestError, "CONFIG"),
+        (ForgedSumError("w"), InvalidRequestError, "A9_FORGED_SUM"),
+        (DataError("w"), InvalidRequestError, "DataError"),
+    ],
+)
+def test_an_error_arrives_as_the_same_error(
+    federation: LocalFederation, raised: Exception, expected: type[RemoteError], code: str
+) -> None:
+    """With its stable name and its words, also where they are not ASCII."""
+    raised.args = ("wörds ★",)
+    if isinstance(raised, RemoteError | ConfigError):
+        raised.message = "wörds ★"
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo() as silo:
+            with pytest.raises(expected, match="wörds ★") as caught:
+                await silo.hello(HELLO)
+            assert type(caught.value) is expected
+            assert caught.value.remote_code == code
+
+    assert serve(federation, session, error=raised).unexpected == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (RuntimeError("secret"), "INTERNAL"),
+        (StorageError("secret"), "STORAGE"),
+        (NonFiniteError("secret"), "NON_FINITE"),
+    ],
+)
+def test_our_own_fault_stays_at_home(
+    federation: LocalFederation, raised: Exception, code: str
+) -> None:
+    """The caller learns that something is wrong here, and the log learns what."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo() as silo:
+            with pytest.raises(InternalError) as caught:
+                await silo.hello(HELLO)
+            assert "secret" not in str(caught.value)
+            assert caught.value.remote_code == code
+
+    assert serve(federation, session, error=raised).unexpected == [(raised, "Hello")]
+
+
+def test_long_polls_do_not_hold_up_other_calls(federation: LocalFederation) -> None:
+    """Sixty wait; another silo's call is answered while all of them still do."""
+
+    async def session(coordinator: Coordinator) -> None:
+        call = NextCall(incarnation=bytes(16), after_sequence=0, wait_s=30)
+        async with coordinator.silo("a") as waiting, coordinator.silo("b") as other:
+            polls = [asyncio.create_task(waiting.next(call)) for _ in range(60)]
+            await coordinator.recorder.all_wait.wait()
+            await other.hello(HELLO)
+            assert not any(poll.done() for poll in polls)
+            coordinator.recorder.release.set()
+            assert {reply.sequence for reply in await asyncio.gather(*polls)} == {1}
+
+    serve(federation, session)
+
+
+def test_a_coordinator_that_is_down_is_unavailable(federation: LocalFederation) -> None:
+    """The error names the address; the probe tells the cause."""
+
+    async def session() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            target = f"127.0.0.1:{server.getsockname()[1]}"
+        channel = open_channel(target, federation.credentials("a", Role.SILO))
+        with pytest.raises(UnavailableError, match=f"{target} cannot be reached"):
+            await AggregationClient(channel, target=target).hello(HELLO)
+        await channel.close()
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "https_proxy"])
+def test_the_environments_proxy_counts_only_where_asked_for(
+    federation: LocalFederation, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Company machines set it for everything, loopback included."""
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo() as silo:
+            await silo.hello(HELLO)
+        async with coordinator.channel("a", Role.SILO, proxy=True) as channel:
+            with pytest.raises(UnavailableError):
+                await AggregationClient(channel, target="c").hello(HELLO)
+
+    assert len(serve(federation, session).recorder.seen) == 1
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 loopback."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("listen", "dialed"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", "localhost")),
+        ("0.0.0.0:0", ("127.0.0.1", "localhost")),
+        ("localhost:0", ("localhost",)),
+        ("[::]:0", ("127.0.0.1", "localhost", "[::1]")),
+    ],
+)
+def test_each_way_to_listen_can_be_dialed(
+    federation: LocalFederation, listen: str, dialed: tuple[str, ...]
+) -> None:
+    """Whatever the family; the returned address has the real port."""
+
+    async def session(coordinator: Coordinator) -> None:
+        assert coordinator.port > 0
+        for host in dialed:
+            if host == "[::1]" and not has_ipv6():
+                continue
+            async with coordinator.channel("a", Role.SILO, host=host) as channel:
+                await AggregationClient(channel, target=host).hello(HELLO)
+
+    serve(federation, session, listen=listen)
+
+
+def test_a_taken_port_is_an_error(federation: LocalFederation) -> None:
+    """Taken by anything, or by a coordinator: never do two share one port."""
+
+    async def session(coordinator: Coordinator) -> None:
+        second = grpc.aio.server(options=SERVER_OPTIONS)
+        credentials = server_credentials(federation.folder(COORDINATOR))
+        with pytest.raises(AddressInUseError, match=f"address in use: port {coordinator.port}"):
+            bind(second, coordinator.address, credentials)
+        with pytest.raises(
+            AddressInUseError, match=r"cannot listen on 192.0.2.1:8443: Cannot assign"
+        ):
+            bind(second, "192.0.2.1:8443", credentials)
+        with pytest.raises(ConfigError, match="expected an address"):
+            bind(second, "8443", credentials)
+        await second.stop(0)
+
+    serve(federation, session)
+
+
+def test_a_renewed_certificate_is_picked_up_without_a_restart(tmp_path: Path) -> None:
+    """The next handshake shows it; files in a bad state leave the last good one in use."""
+    federation = make_federation(tmp_path, silos=["a"], now=NOW)
+
+    async def session(coordinator: Coordinator) -> None:
+        silo = federation.credentials("a", Role.SILO)
+        target = f"localhost:{coordinator.port}"
+        before = await asyncio.to_thread(probe, target, silo, now=NOW)
+        later = NOW + timedelta(minutes=3)
+        federation.issue(COORDINATOR, Role.COORDINATOR, now=later)
+        after = await asyncio.to_thread(probe, target, silo, now=NOW)
+        assert after.not_after - before.not_after == timedelta(minutes=3)
+        (federation.folder(COORDINATOR) / "tls.pem").unlink()
+        assert await asyncio.to_thread(probe, target, silo, now=NOW) == after
+        async with coordinator.silo() as client:
+            await client.hello(HELLO)
+
+    serve(federation, session)
+
+
+def test_credentials_are_complete_for_every_holder(federation: LocalFederation) -> None:
+    """The helper for tests and demo makes what the real commands need."""
+    for name, role in (
+        ("a", Role.SILO),
+        (COORDINATOR, Role.COORDINATOR),
+        (OPERATOR, Role.OPERATOR),
+    ):
+        assert load_credentials(federation.folder(name), role=role, now=NOW).identity.name == name
+    assert [seat.silo.name for seat in federation.roster().seats] == ["a", "b"]
