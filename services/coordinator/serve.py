@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from importlib.metadata import PackageNotFoundError, version
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,6 +17,7 @@ from services.coordinator.hub import Hub
 from services.enrollment.roster_file import TRUST, load_roster, load_signed, load_trust
 from services.errors import CredentialError
 from services.observe.logs import get_logger, where
+from services.release import software_version
 from services.security.credentials import (
     SERVER_OPTIONS,
     WARN_DAYS,
@@ -93,14 +93,6 @@ async def serve(config: CoordinatorConfig) -> None:
         await server.stop(_GRACE_S)
     finally:
         store.close()
-
-
-def software_version() -> str:
-    """The installed release, for people."""
-    try:
-        return version("secagg")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 async def _stopped() -> None:

@@ -71,12 +71,12 @@ def redact(
     return fields
 
 
-def configure(
-    *, level: str = "info", style: Literal["auto", "console", "json"] = "json"
-) -> None:
+def configure(*, level: str = "info", style: Literal["auto", "console", "json"] = "json") -> None:
     """Send lines of `level` and above to stderr: JSON, or for people where they look."""
     for_people = style == "console" or (style == "auto" and sys.stderr.isatty())
-    renderer = structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer()
+    renderer = (
+        structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

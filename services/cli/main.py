@@ -1,0 +1,44 @@
+"""`secagg`: the command tree, and where an error becomes a message and an exit code."""
+
+import sys
+
+import typer
+
+from services.cli import authority, coordinator, model, run, silo, simulate
+
+app = typer.Typer(
+    name="secagg",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Secure aggregation for cross-silo federated learning: nobody sees anything but the sum.",
+    epilog="Start with: secagg demo",
+)
+app.add_typer(authority.app, name="authority")
+app.add_typer(silo.app, name="silo")
+app.add_typer(coordinator.app, name="coordinator")
+app.add_typer(run.app, name="run")
+app.add_typer(model.app, name="model")
+app.command("simulate")(simulate.simulate)
+app.command("demo")(simulate.demo)
+
+
+def main() -> None:
+    """Run the command line and leave with an exit code that means something.
+
+    0 done, 1 failed, 2 wrong usage, 130 interrupted; the others are the error's own
+    (`services.errors`). A user's error never shows a traceback; anything else is a bug and does.
+    """
+    from fl.errors import LearningError
+    from secagg.errors import SecAggError
+    from services.errors import ServiceError
+
+    try:
+        app()
+    except ServiceError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (LearningError, SecAggError) as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,104 @@
+"""How the operator's commands reach the coordinator, and how they follow a run."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from fl.plan import TABULAR
+from fl.state import encode_state
+from secagg.ids import RunId
+from services.clock import monotonic, utc_now
+from services.config import OperatorConfig, RunConfig, load_config
+from services.errors import UnavailableError, UnreachableError
+from services.security.credentials import load_credentials, open_channel
+from services.security.identity import Role
+from services.security.probe import probe
+from services.wire.calls import RunStatus, RunSummary, StartCall
+from services.wire.clients import RunClient
+
+# A coordinator that restarts is back within this time; longer is an outage.
+_PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 1.0
+
+
+@asynccontextmanager
+async def run_client(config: Path) -> AsyncIterator[RunClient]:
+    """A client with the operator's certificate.
+
+    Raises:
+        TlsError, UnreachableError: no call got through, with the cause that gRPC does not tell.
+    """
+    settings = load_config(config, OperatorConfig)
+    credentials = load_credentials(settings.directory, role=Role.OPERATOR, now=utc_now())
+    channel = open_channel(settings.coordinator, credentials, proxy=settings.proxy)
+    try:
+        yield RunClient(channel, target=settings.coordinator)
+    except UnavailableError as error:
+        await asyncio.to_thread(probe, settings.coordinator, credentials, now=utc_now())
+        raise UnreachableError(str(error)) from error
+    finally:
+        await channel.close()
+
+
+async def follow(client: RunClient, run: RunId) -> AsyncIterator[RunStatus]:
+    """Give the run's status at each change until it has ended; rounds come once each.
+
+    Raises:
+        UnavailableError: the coordinator was out of reach for too long.
+    """
+    revision, after_round, since = 0, 0, monotonic()
+    while True:
+        try:
+            reply = await client.watch_run(run, after_revision=revision, after_round=after_round)
+        except UnavailableError:
+            if monotonic() - since > _PATIENCE_S:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            revision = 0  # a restarted coordinator counts anew
+            continue
+        since = monotonic()
+        if reply.revision == revision and not reply.status.summary.state.is_final:
+            continue
+        revision = reply.revision
+        if reply.status.rounds:
+            after_round = reply.status.rounds[-1].round
+        yield reply.status
+        if reply.status.summary.state.is_final:
+            return
+
+
+async def start_run(client: RunClient, config: Path, run: RunId) -> RunSummary:
+    """Check a run's settings here, put the initial model where the task is an own one, start it.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+        LearningError: the own task cannot be loaded here.
+    """
+    settings, document = await asyncio.to_thread(_load_run, config)
+    initial = None
+    if settings.task.name != TABULAR:
+        from fl.training.custom import load_task
+
+        task = load_task(settings.task.name, settings.task.settings)
+        state = encode_state(task.initial_model(settings.run.seed))
+        initial = await client.put_initial_state(run, state)
+    return await client.start_run(StartCall(run=run, config=document, initial_state=initial))
+
+
+def _load_run(config: Path) -> tuple[RunConfig, bytes]:
+    return load_config(config, RunConfig), config.read_bytes()
+
+
+async def fetch_model(operator: Path, run: str) -> bytes:
+    """The run's newest released model file."""
+    async with run_client(operator) as client:
+        while True:
+            first = await client.fetch_model(RunId.parse(run), 0)
+            rest = [
+                await client.fetch_model(RunId.parse(run), index) for index in range(1, first.count)
+            ]
+            # A round may be committed in between; then the pieces are of two models.
+            if all(piece.vector == first.vector for piece in rest):
+                return b"".join(piece.data for piece in (first, *rest))

@@ -1,0 +1,189 @@
+"""`secagg run`: what an operator does with runs."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from services.cli.options import (
+    AsJson,
+    Bundle,
+    Config,
+    Directory,
+    Name,
+    enroll_here,
+    install_here,
+    show,
+)
+
+app = typer.Typer(
+    no_args_is_help=True, help="Start and follow runs, with an operator's certificate."
+)
+
+Operator = Annotated[
+    Path,
+    typer.Option("--operator", help="operator.toml: coordinator and certificate folder."),
+]
+Run = Annotated[str, typer.Argument(help="The run's id, as `run start` printed it.")]
+
+STOPPED_EXIT: Final = 10
+_OPERATOR: Final = Path("operator.toml")
+_T = TypeVar("_T")
+
+
+@app.command(epilog="Example: secagg run enroll -d alice -n alice")
+def enroll(directory: Directory, name: Name, as_json: AsJson = False) -> None:
+    """Make an operator's keys and signing request."""
+    from services.security.identity import Role
+
+    enroll_here(directory, name, Role.OPERATOR, as_json=as_json)
+
+
+@app.command(epilog="Example: secagg run install -d alice authority/issued/alice")
+def install(directory: Directory, bundle: Bundle) -> None:
+    """Put the authority's answer beside the operator's keys."""
+    install_here(bundle, directory)
+
+
+@app.command(epilog="Example: secagg run start --config run.toml --watch")
+def start(
+    config: Config,
+    operator: Operator = _OPERATOR,
+    watch_too: Annotated[bool, typer.Option("--watch", help="Stay and follow the run.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run; prints its id. The coordinator takes one run at a time."""
+    from secagg.ids import RunId
+    from secagg.rng import SystemRng
+
+    run = RunId(SystemRng().bytes(16))
+    summary = _do(_start(config, operator, run))
+    show({"run": run.hex, "state": summary}, run.hex, as_json=as_json)
+    if watch_too:
+        raise typer.Exit(_do(_watch(operator, run.hex, as_json=as_json)))
+
+
+@app.command(epilog="Example: secagg run watch 0f3a… --operator operator.toml")
+def watch(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
+    """Follow a run to its end. Exit code 0: finished, 1: failed, 10: stopped."""
+    raise typer.Exit(_do(_watch(operator, run, as_json=as_json)))
+
+
+@app.command("list", epilog="Example: secagg run list --json")
+def list_runs(operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
+    """List all runs, the newest first."""
+    from services.cli.operator import run_client
+
+    async def fetch() -> list[dict[str, object]]:
+        async with run_client(operator) as client:
+            return [_plain(asdict(summary)) for summary in await client.list_runs()]
+
+    runs = _do(fetch())
+    lines = [
+        f"{one['run']}  {one['state']:<9} {one['rounds_done']}/{one['rounds_total']}  {one['name']}"
+        for one in runs
+    ]
+    show({"runs": runs}, "\n".join(lines) or "no runs yet", as_json=as_json)
+
+
+@app.command("show", epilog="Example: secagg run show 0f3a… --json")
+def show_run(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
+    """Show a run with all its rounds and its settings."""
+    from secagg.ids import RunId
+    from services.cli.display import round_line
+    from services.cli.operator import run_client
+
+    async def fetch() -> tuple[dict[str, object], str]:
+        async with run_client(operator) as client:
+            reply = await client.show_run(RunId.parse(run))
+        summary = reply.status.summary
+        lines = [f"{summary.name} ({summary.algorithm}): {summary.state.value} {summary.reason}"]
+        lines += [round_line(report, summary.rounds_total) for report in reply.status.rounds]
+        facts = _plain(asdict(reply.status)) | {"config": reply.config.decode()}
+        return facts, "\n".join([*lines, "", reply.config.decode()])
+
+    facts, text = _do(fetch())
+    show(facts, text, as_json=as_json)
+
+
+@app.command(epilog="Example: secagg run stop 0f3a… --reason 'wrong learning rate'")
+def stop(
+    run: Run,
+    operator: Operator = _OPERATOR,
+    reason: Annotated[str, typer.Option("--reason", help="Why; all silos are told.")] = "",
+) -> None:
+    """End a run; the model of its last complete round stays."""
+    from secagg.ids import RunId
+    from services.cli.operator import run_client
+
+    async def ask() -> str:
+        async with run_client(operator) as client:
+            return (await client.stop_run(RunId.parse(run), reason)).state.value
+
+    typer.echo(_do(ask()))
+
+
+@app.command(epilog="Example: secagg run fetch 0f3a… --output model.safetensors")
+def fetch(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the model.")],
+    operator: Operator = _OPERATOR,
+) -> None:
+    """Fetch a run's newest released model."""
+    from services.cli.operator import fetch_model
+    from services.files import write_atomic
+
+    data = _do(fetch_model(operator, run))
+    write_atomic(output, data)
+    typer.echo(f"{output}: {len(data)} bytes")
+
+
+async def _start(config: Path, operator: Path, run: "object") -> str:
+    from secagg.ids import RunId
+    from services.cli.operator import run_client, start_run
+
+    assert isinstance(run, RunId)  # made above; named as object so that --help imports no numpy
+    async with run_client(operator) as client:
+        return (await start_run(client, config, run)).state.value
+
+
+async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
+    from secagg.ids import RunId
+    from services.cli.display import RunDisplay
+    from services.cli.operator import follow, run_client
+    from services.wire.calls import RunState
+
+    last = None
+    async with run_client(operator) as client:
+        with RunDisplay() as display:
+            async for status in follow(client, RunId.parse(run)):
+                last = status.summary
+                if as_json:
+                    typer.echo(json.dumps(_plain(asdict(status)), default=str))
+                else:
+                    display.update(status)
+    assert last is not None  # `follow` gives at least the final status
+    if not as_json:
+        typer.echo(f"{last.state.value}{': ' if last.reason else ''}{last.reason}")
+    return {RunState.FINISHED: 0, RunState.STOPPED: STOPPED_EXIT}.get(last.state, 1)
+
+
+def _do(work: Coroutine[object, object, _T]) -> _T:
+    return asyncio.run(work)
+
+
+def _plain(value: dict[str, object]) -> dict[str, object]:
+    """The same facts with run ids as text; enums are text already."""
+    return {
+        key: _plain(item) if isinstance(item, dict) and "value" not in item else _hex(item)
+        for key, item in value.items()
+    }
+
+
+def _hex(item: object) -> object:
+    raw = item.get("value") if isinstance(item, dict) else item
+    return raw.hex() if isinstance(raw, bytes) else item

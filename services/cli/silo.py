@@ -1,0 +1,98 @@
+"""`secagg silo`: an organization's own process, from its keys to its part in runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.options import (
+    AsJson,
+    Bundle,
+    Config,
+    Directory,
+    Name,
+    enroll_here,
+    install_here,
+    show,
+)
+
+app = typer.Typer(no_args_is_help=True, help="A silo: it holds data and opens no inbound port.")
+
+
+@app.command(epilog="Example: secagg silo enroll -d hospital-a -n hospital-a")
+def enroll(directory: Directory, name: Name, as_json: AsJson = False) -> None:
+    """Make the silo's keys and its signing request; private keys never leave the folder."""
+    from services.security.identity import Role
+
+    enroll_here(directory, name, Role.SILO, as_json=as_json)
+
+
+@app.command(epilog="Example: secagg silo install -d hospital-a authority/issued/hospital-a")
+def install(directory: Directory, bundle: Bundle) -> None:
+    """Put the authority's answer beside the silo's keys."""
+    install_here(bundle, directory)
+
+
+@app.command(epilog="Example: secagg silo check --config silo.toml --run run.toml")
+def check(
+    config: Config,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="A run's settings: checks the data against its schema too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything before joining: certificate, roster, connection, disk, policy, data."""
+    from services.config import SiloConfig, load_config
+    from services.silo.check import check_silo
+
+    findings = check_silo(load_config(config, SiloConfig), run)
+    lines = [f"{'ok ' if one.is_fine else 'BAD'}  {one.what}: {one.finding}" for one in findings]
+    bad = [one for one in findings if not one.is_fine]
+    show(
+        {"ok": not bad, "checks": {one.what: one.finding for one in findings}},
+        "\n".join(lines),
+        as_json=as_json,
+    )
+    if bad:
+        raise typer.Exit(bad[0].exit_code)
+
+
+@app.command(epilog="Example: secagg silo join --config silo.toml")
+def join(
+    config: Config,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Leave when the first run has ended; exit code 1 if not well."),
+    ] = False,
+) -> None:
+    """Stay connected and take part in every run that this silo's policy allows."""
+    import asyncio
+
+    from services.config import SiloConfig, load_config
+    from services.observe.logs import configure
+    from services.release import software_version
+    from services.silo.join import join as join_now
+    from services.wire.calls import RunState
+
+    settings = load_config(config, SiloConfig)
+    configure(level=settings.log.level, style=settings.log.format)
+    ended = asyncio.run(join_now(settings, software=software_version(), once=once))
+    if once and ended is not RunState.FINISHED:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: secagg silo status --config silo.toml")
+def status(config: Config, as_json: AsJson = False) -> None:
+    """Show what this silo has released and which model files it holds."""
+    from services.config import SiloConfig, load_config
+    from services.silo.check import released_models
+
+    settings = load_config(config, SiloConfig)
+    models = released_models(settings.storage)
+    text = "\n".join(f"run {run}: {path}" for run, path in models.items())
+    show(
+        {"models": {run: str(path) for run, path in models.items()}},
+        text or f"{settings.storage}: no run has ended yet",
+        as_json=as_json,
+    )

@@ -1,0 +1,227 @@
+"""A federation of processes on this machine: keys, settings, one coordinator, some silos.
+
+For the demo and for end-to-end tests. Everything lies in one folder, the coordinator's port is the
+one the system gives, and no child outlives the `with` block.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from secagg.rng import SystemRng
+from services import faults
+from services.clock import monotonic, utc_now
+from services.enrollment import authority
+from services.enrollment.request import enroll
+from services.errors import ServiceError
+from services.security.identity import Role
+
+COORDINATOR: Final = "coordinator"
+OPERATOR: Final = "operator"
+_HOST: Final = "127.0.0.1"
+_START_S: Final = 30.0
+_END_S: Final = 5.0
+_GLANCE_S: Final = 0.02
+
+
+class ChildError(ServiceError):
+    """A child process ended or did not get ready; names its log."""
+
+    code = "CHILD"
+
+
+@dataclass(slots=True)
+class Child:
+    """One process and its log file."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    _stream: IO[bytes]
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self.process.poll()
+
+    def lines(self) -> list[dict[str, object]]:
+        """The JSON lines of its log so far."""
+        found = []
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            if line.startswith("{"):
+                found.append(json.loads(line))
+        return found
+
+    def wait_for(self, event: str, *, timeout_s: float = _START_S) -> dict[str, object]:
+        """Wait until its log has this event, counted from now; returns the line.
+
+        Raises:
+            ChildError: it ended first, or was silent for too long.
+        """
+        give_up = monotonic() + timeout_s
+        while True:
+            for line in self.lines():
+                if line.get("event") == event:
+                    return line
+            if self.exit_code is not None or monotonic() > give_up:
+                raise ChildError(
+                    f"{self.name} did not say {event!r}"
+                    + (f" and ended with code {self.exit_code}" if self.exit_code else ""),
+                    hint=f"see {self.log}",
+                )
+            time.sleep(_GLANCE_S)
+
+    def wait(self, *, timeout_s: float) -> int:
+        """Wait until it has ended; returns its exit code."""
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """Ask it to end, then insist."""
+        if self.exit_code is None:
+            self.process.terminate()
+            try:
+                self.process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._stream.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalFederation:
+    """Authority, operator, coordinator and silos below one folder.
+
+    Attributes:
+        home: made if it is not there.
+        silos: their names; each is an organization of its own.
+        deadlines: of the coordinator, by name, in seconds.
+    """
+
+    home: Path
+    silos: Sequence[str]
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+    address: str = f"{_HOST}:0"
+    _children: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "logs").mkdir(exist_ok=True)
+        self._enroll_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for child in self._children:
+            if child.exit_code is None:
+                child.process.send_signal(signal.SIGTERM)
+        for child in self._children:
+            child.end()
+
+    @property
+    def operator_file(self) -> Path:
+        """operator.toml."""
+        return self.home / "operator.toml"
+
+    def storage(self, name: str) -> Path:
+        """Where a holder keeps its runs."""
+        return self.home / name / "storage"
+
+    def start_coordinator(self) -> Child:
+        """Start the coordinator and wait until it listens."""
+        lines = [
+            f'listen = "{self.address}"',
+            'directory = "coordinator/keys"',
+            'storage = "coordinator/storage"',
+            'log = { format = "json" }',
+            "[deadlines]",
+            *(f"{name} = {float(seconds)}" for name, seconds in self.deadlines.items()),
+        ]
+        path = self._write("coordinator.toml", lines)
+        child = self._spawn(COORDINATOR, ["coordinator", "serve", "--config", str(path)])
+        self.address = str(child.wait_for("listening")["address"])
+        self._write(
+            "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
+        )
+        return child
+
+    def start_silo(
+        self, name: str, task: Sequence[str], *, fault: str = "", options: Sequence[str] = ()
+    ) -> Child:
+        """Start a silo.
+
+        Args:
+            name: one of `silos`.
+            task: lines of silo.toml that say what it trains; its tables, if any, come last.
+            fault: armed in this process (`services.faults`).
+            options: for `secagg silo join`.
+        """
+        path = self.write_silo(name, task)
+        arguments = ["silo", "join", "--config", str(path), *options]
+        return self._spawn(name, arguments, fault=fault)
+
+    def write_silo(self, name: str, task: Sequence[str]) -> Path:
+        """Write a silo's settings; returns the file."""
+        lines = [
+            f'coordinator = "{self.address}"',
+            f'directory = "{name}/keys"',
+            f'storage = "{name}/storage"',
+            'log = { format = "json" }',
+            *task,
+        ]
+        return self._write(f"{name}.toml", lines)
+
+    def _enroll_all(self) -> None:
+        """What people do by hand and by mail, in one go (docs/quickstart.md)."""
+        home, rng, now = self.home / "authority", SystemRng(), utc_now()
+        authority.init(home, federation="demo", now=now, rng=rng)
+        holders = [(COORDINATOR, Role.COORDINATOR), (OPERATOR, Role.OPERATOR)]
+        holders += [(name, Role.SILO) for name in self.silos]
+        for name, role in holders:
+            hosts = (_HOST, "localhost") if role is Role.COORDINATOR else ()
+            request = enroll(self._keys(name), name=name, role=role, hosts=hosts, rng=rng)
+            organization = name if role is Role.SILO else ""
+            authority.issue(home, request, role=role, now=now, organization=organization)
+        for name, _ in holders:
+            authority.install(home / "issued" / name, self._keys(name))
+
+    def _keys(self, name: str) -> Path:
+        return self.home / name / "keys"
+
+    def _write(self, name: str, lines: Sequence[str]) -> Path:
+        path = self.home / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    def _spawn(self, name: str, arguments: Sequence[str], *, fault: str = "") -> Child:
+        number = sum(child.name == name for child in self._children) + 1
+        log = self.home / "logs" / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")
+        environment = {key: os.environ[key] for key in os.environ if key != faults.VARIABLE}
+        if fault:
+            environment[faults.VARIABLE] = fault
+        stream = log.open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+        )
+        child = Child(name, process, log, stream)
+        self._children.append(child)
+        return child

@@ -1,0 +1,106 @@
+"""What `secagg silo check` looks at before a silo joins: each finding in one line."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fl.errors import LearningError
+from secagg.errors import SecAggError
+from secagg.ids import SiloId
+from services.clock import utc_now
+from services.config import RunConfig, SiloConfig, load_config
+from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
+from services.errors import ServiceError
+from services.files import make_private_dir
+from services.plans import build_plan
+from services.security.credentials import Credentials, load_credentials, load_identity
+from services.security.identity import Role
+from services.security.probe import probe
+from services.silo.learner import MODEL_FILE
+from services.silo.tasks import build_task
+
+_PROXIES: Final = ("https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    finding: str
+    is_fine: bool
+    exit_code: int = 0
+
+
+def check_silo(config: SiloConfig, run: Path | None) -> list[Finding]:
+    """Look at everything; a failed check does not hide the next one."""
+    looks: list[tuple[str, Callable[[], str]]] = [
+        ("certificate", lambda: _certificate(config)),
+        ("roster", lambda: _roster(config)),
+        ("policy", lambda: _policy(config)),
+        ("disk", lambda: _disk(config)),
+        ("connection", lambda: _connection(config)),
+    ]
+    if run is not None:
+        looks.append(("data", lambda: _data(config, run)))
+    return [_look(what, look) for what, look in looks]
+
+
+def released_models(storage: Path) -> dict[str, Path]:
+    """The model files of runs that have ended, by run."""
+    found = sorted((storage / "runs").glob(f"*/{MODEL_FILE}"))
+    return {path.parent.name: path for path in found}
+
+
+def _look(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what=what, finding=look(), is_fine=True)
+    except (ServiceError, SecAggError, LearningError) as error:
+        code = error.exit_code if isinstance(error, ServiceError) else 1
+        return Finding(what=what, finding=str(error), is_fine=False, exit_code=code)
+
+
+def _credentials(config: SiloConfig) -> Credentials:
+    return load_credentials(config.directory, role=Role.SILO, now=utc_now())
+
+
+def _certificate(config: SiloConfig) -> str:
+    credentials = _credentials(config)
+    return f"{credentials.identity.uri}, {credentials.days_left(utc_now())} days left"
+
+
+def _roster(config: SiloConfig) -> str:
+    roster = load_roster(config.directory / ROSTER, load_trust(config.directory / TRUST))
+    seat = roster.seat_of(SiloId(_credentials(config).identity.name))
+    load_identity(config.directory)
+    return f"version {roster.version}, seat {seat.index} of {len(roster.seats)}"
+
+
+def _policy(config: SiloConfig) -> str:
+    policy = config.policy.silo_policy()
+    roster = load_roster(config.directory / ROSTER, load_trust(config.directory / TRUST))
+    return (
+        f"safe with {policy.colluding(roster)} colluding silos; at least {policy.n_min} survivors "
+        f"of {policy.n_orgs} organizations"
+    )
+
+
+def _disk(config: SiloConfig) -> str:
+    free = shutil.disk_usage(make_private_dir(config.storage)).free
+    return f"{free // 2**20} MiB free at {config.storage}"
+
+
+def _connection(config: SiloConfig) -> str:
+    report = probe(config.coordinator, _credentials(config), now=utc_now())
+    names = [name for name in _PROXIES if os.environ.get(name)]
+    proxy = f", by way of {names[0]}" if config.proxy and names else ""
+    return f"{config.coordinator} answers as {', '.join(report.hosts)}{proxy}"
+
+
+def _data(config: SiloConfig, run: Path) -> str:
+    plan = build_plan(load_config(run, RunConfig), max_silos=200)
+    build_task(plan, config)
+    return f"fits the plan's task {plan.task.name}"
