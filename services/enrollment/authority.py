@@ -272,8 +272,8 @@ def _require_same_holder(
     )
     if not same:
         raise EnrollmentError(
-            f"the name {_entry_name(entry)} belongs to a {role.value} with other keys",
-            hint="choose another name; if its keys were lost, revoke the old ones first",
+            f"{_entry_name(entry)} is the name of another {role.value} already, with other keys",
+            hint="choose another name, also if the old keys were lost",
         )
     if isinstance(entry, Seat) and organization.strip() not in {"", entry.organization}:
         raise EnrollmentError(

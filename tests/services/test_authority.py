@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from secagg.rng import SystemRng
 from secagg.roster import SignedRoster
@@ -109,7 +112,9 @@ def test_issuing_again_renews_and_changes_no_roster(federation: Federation) -> N
 def test_another_key_under_a_known_name_is_refused(federation: Federation, name: str) -> None:
     """A duplicate silo, also one that differs in case only, gets no seat."""
     federation.add("a", Role.SILO, "A")
-    with pytest.raises(EnrollmentError, match="belongs to a silo with other keys; choose another"):
+    with pytest.raises(
+        EnrollmentError, match="is the name of another silo already, with other keys; choose"
+    ):
         federation.issue(federation.request(name, Role.SILO, "thief"), Role.SILO, "A")
     assert not (federation.directory / "roster-3.json").exists()
 
@@ -144,6 +149,72 @@ def test_the_role_granted_must_be_the_role_asked_for(federation: Federation) -> 
         federation.issue(federation.request("ops", Role.OPERATOR), Role.SILO, "A")
     with pytest.raises(EnrollmentError, match="an organization exactly for a silo"):
         federation.issue(federation.request("a", Role.SILO), Role.SILO)
+
+
+def test_a_listed_silo_keeps_its_organization(federation: Federation) -> None:
+    """Renewing under another one would change who stands behind a seat."""
+    federation.add("a", Role.SILO, "A")
+    with pytest.raises(EnrollmentError, match="listed for the organization 'A', got 'B'"):
+        federation.issue(federation.request("a", Role.SILO), Role.SILO, "B")
+
+
+def test_officers_are_renewed_and_protected_like_silos(federation: Federation) -> None:
+    """The coordinator's identity key counts, since it signs rounds."""
+    assert federation.add("coord", Role.COORDINATOR).is_renewal
+    federation.add("ops", Role.OPERATOR)
+    assert federation.add("ops", Role.OPERATOR).is_renewal
+    with pytest.raises(EnrollmentError, match="is the name of another operator already"):
+        federation.issue(federation.request("ops", Role.SILO, "thief"), Role.SILO, "A")
+
+
+@pytest.mark.parametrize("days", [0, 4000])
+def test_a_certificate_lasts_a_day_at_least_and_not_longer_than_the_authority(
+    federation: Federation, days: int
+) -> None:
+    """A longer one would fail in mid-project for a reason that nobody looks for."""
+    request = federation.request("a", Role.SILO)
+    with pytest.raises(EnrollmentError, match="ends before the authority's own on 2036-11-27"):
+        authority.issue(
+            federation.directory,
+            request,
+            role=Role.SILO,
+            now=NOW,
+            organization="A",
+            valid_days=days,
+        )
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "Zürich"])
+def test_a_federation_has_a_name_by_the_same_rule(tmp_path: Path, name: str) -> None:
+    """It stands in every round's hash."""
+    with pytest.raises(EnrollmentError, match="federation name"):
+        authority.init(tmp_path / "authority", federation=name, rng=SystemRng(), now=NOW)
+
+
+def test_only_p256_keys_are_certified(federation: Federation) -> None:
+    """Others are refused by gRPC later, with an error that nobody understands."""
+    path = federation.request("a", Role.SILO)
+    (path.parent / "tls.key").write_bytes(
+        Ed25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+    )
+    with pytest.raises(EnrollmentError, match="expected an ECDSA P-256 key"):
+        federation.request("a", Role.SILO)
+
+
+def test_an_older_bundle_is_not_installed(federation: Federation) -> None:
+    """It would take seats out of the silo's roster."""
+    federation.add("a", Role.SILO, "A")
+    old = federation.root / "old"
+    shutil.copytree(federation.directory / "issued" / "a", old)
+    issued = federation.issue(federation.request("b", Role.SILO), Role.SILO, "B")
+    authority.install(federation.directory / "issued" / "a", federation.root / "a")
+    with pytest.raises(CredentialError, match="holds roster version 2, and version 3 is installed"):
+        authority.install(old, federation.root / "a")
+    (issued.bundle / "ca.pem").unlink()
+    with pytest.raises(CredentialError, match=r"ca.pem, found no such file; ask"):
+        authority.install(issued.bundle, federation.root / "b")
 
 
 def test_an_authority_is_not_overwritten(federation: Federation) -> None:

@@ -169,3 +169,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """The path and the system's reason are in the message."""
     with pytest.raises(ConfigError, match=r"nowhere.toml: cannot be read: No such file"):
         load_config(tmp_path / "nowhere.toml", RunConfig)
+
+
+def test_a_key_that_resembles_nothing_lists_what_is_known() -> None:
+    """Better than a wild guess."""
+    with pytest.raises(ConfigError, match=r"local.zzz: unknown key; known here: batch_size, learn"):
+        parse_run(RUN.replace("steps = 5", "steps = 5\nzzz = 1"))
+
+
+def test_an_own_task_has_no_model_of_ours() -> None:
+    """Each kind of task has its own keys, and the built-in one needs its schema."""
+    head = RUN.split("features", maxsplit=1)[0]
+    own = head + 'name = "own.task:make"\n'
+    assert parse_run(own + "settings = { width = 3 }\n").task.settings == {"width": 3}
+    with pytest.raises(ConfigError, match=r"task: expected .*only \[task.settings\]"):
+        parse_run(own + "hidden = [8]\n")
+    with pytest.raises(ConfigError, match=r"task: expected .*\[\[task.features\]\]"):
+        parse_run(head)

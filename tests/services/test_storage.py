@@ -91,6 +91,15 @@ class TestCoordinator:
         assert [record.run for record in store.runs()] == [OTHER, RUN]
         store.close()
 
+    def test_the_cohort_is_fixed_when_the_first_round_begins(self, tmp_path: Path) -> None:
+        store = CoordinatorStore(tmp_path)
+        store.add_run(RECORD, b"start")
+        assert store.begin(RUN, (2, 3), b"first").cohort == (2, 3)
+        assert (store.run(RUN).cohort, store.snapshot(RUN)) == ((2, 3), b"first")
+        with pytest.raises(NotFoundError):
+            store.begin(OTHER, (1,), b"x")
+        store.close()
+
     def test_what_is_not_there_is_named(self, tmp_path: Path) -> None:
         store = CoordinatorStore(tmp_path)
         for use in (
@@ -307,6 +316,17 @@ class TestDatabase:
         with pytest.raises(CorruptError, match=r"data.db: file is not a database"):
             SiloStore(tmp_path)
         assert (tmp_path / "data.db").read_bytes() == content
+
+    def test_damage_inside_the_database_is_named(self, tmp_path: Path) -> None:
+        store = SiloStore(tmp_path)
+        store.append_journal(b"record" * 2000)
+        store.close()
+        path = tmp_path / "data.db"
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (path.stat().st_size - 4096))
+        with pytest.raises(CorruptError, match=r"data.db: .*malformed"):
+            SiloStore(tmp_path)
 
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
