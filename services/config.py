@@ -171,7 +171,6 @@ class SiloConfig(_Settings):
         storage: journal and memory of this silo; made if it is not there.
         task: what this silo trains: "tabular" with [data], or an own "package.module:factory".
         settings: passed to an own factory as they are.
-        weight: the weight class that a plan with declared weights must give this silo.
         proxy: whether to obey http_proxy and https_proxy of the environment.
     """
 
@@ -182,7 +181,6 @@ class SiloConfig(_Settings):
     data: Data | None = None
     settings: Table = Field(default_factory=dict)
     policy: Policy = Policy()
-    weight: Annotated[float, Field(gt=0, le=1)] | None = None
     proxy: bool = False
     log: Log = Log()
 

@@ -130,10 +130,10 @@ def identify(auth_context: Mapping[str, Iterable[bytes]], roster: Roster) -> Pee
         identity = _read(pems[0])
     except CredentialError as error:
         raise UnauthenticatedError(str(error)) from error
-    return peer_of(identity, roster)
+    return _peer_of(identity, roster)
 
 
-def peer_of(identity: CertificateIdentity, roster: Roster) -> Peer:
+def _peer_of(identity: CertificateIdentity, roster: Roster) -> Peer:
     """Find a certificate's holder in the roster.
 
     Raises:

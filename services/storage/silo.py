@@ -97,12 +97,6 @@ class SiloStore:
             digest = connection.execute(select(_MEMORY.c.digest).where(mine)).scalar_one_or_none()
             return None if digest is None else self._blobs.get(digest, f"{name} of run {run}")
 
-    def names(self, run: RunId) -> tuple[str, ...]:
-        """Return the names remembered of a run, sorted."""
-        query = select(_MEMORY.c.name).where(_MEMORY.c.run == run.hex).order_by(_MEMORY.c.name)
-        with self._database.transaction() as connection:
-            return tuple(connection.execute(query).scalars())
-
     def close(self) -> None:
         """Release the folder."""
         self._database.close()
