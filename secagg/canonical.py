@@ -79,7 +79,7 @@ def encode_list(items: Sequence[bytes]) -> bytes:
     """Return a u32 count and then each item after its u32 length."""
     parts = [u32(len(items))]
     for item in items:
-        parts += (u32(len(item)), item)
+        parts += (_unsigned(len(item), _LENGTH_BYTES), item)
     return b"".join(parts)
 
 
@@ -203,18 +203,17 @@ def merkle_root_of_hashes(leaf_hashes: Sequence[bytes]) -> bytes:
     return digest("root", u32(len(leaf_hashes)), top)
 
 
-def merkle_path(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """Return the sibling hashes that prove leaf `index`, from the bottom up."""
-    if not 0 <= index < len(leaves):
-        raise ParameterError(f"expected a leaf index below {len(leaves)}, got {index}")
-    path = []
+def merkle_paths(leaves: Sequence[bytes]) -> tuple[tuple[bytes, ...], ...]:
+    """Return for each leaf the sibling hashes that prove it, from the bottom up."""
     levels = _levels([leaf_hash(place, data) for place, data in enumerate(leaves)])
-    for level in levels[:-1]:
-        sibling = index ^ 1
-        if sibling < len(level):
-            path.append(level[sibling])
-        index //= 2
-    return tuple(path)
+    return tuple(
+        tuple(
+            level[sibling]
+            for height, level in enumerate(levels[:-1])
+            if (sibling := place >> height ^ 1) < len(level)
+        )
+        for place in range(len(leaves))
+    )
 
 
 def merkle_verify(
@@ -253,9 +252,12 @@ def _levels(leaf_hashes: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _unsigned(value: int, width: int) -> bytes:
-    if not 0 <= value < 1 << 8 * width:
-        raise ParameterError(f"expected an integer of {8 * width} bits without sign, got {value}")
-    return value.to_bytes(width, "big")
+    try:
+        return value.to_bytes(width, "big")
+    except OverflowError:
+        raise ParameterError(
+            f"expected an integer of {8 * width} bits without sign, got {value}"
+        ) from None
 
 
 def _exactly(data: bytes, width: int) -> bytes:

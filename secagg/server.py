@@ -39,7 +39,7 @@ from secagg.parameters import RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.roster import Roster
-from secagg.sealing import BOX_BYTES, commit_share
+from secagg.sealing import commit_share
 from secagg.transcript import binding_digest, setup_digest, transcript_digest
 from secagg.unmasking import Openings, residual_masks
 from secagg.vectors import check_ranges, root_of, sum_and_unmask
@@ -125,6 +125,7 @@ class ServerRound:
         self._deadlines = deadlines
         self._earlier_abandons = abandons
         self._ctx = parameters.ctx()
+        self._suite = parameters.cipher_suite
         self._seen: dict[tuple[int, str], bytes] = {}
         self._lost: set[int] = set()
         self._advertises: dict[int, messages.Advertise] = {}
@@ -216,6 +217,7 @@ class ServerRound:
         wire = self.parameters.wire_spec
         try:
             removals = residual_masks(
+                suite=self._suite,
                 setup=self._setup,
                 binding=self._binding,
                 segments=wire.names,
@@ -233,6 +235,7 @@ class ServerRound:
             uploads=[masked_name(seat) for seat in self.survivors],
             removals=removals,
             name=SUM,
+            generator=self._suite.generator,
             executor=executor,
         )
         check_ranges(opened.values, self.parameters.spec, len(self.survivors))
@@ -322,10 +325,13 @@ class ServerRound:
         if message.ctx != self._ctx:
             raise ReplayError("keys were advertised for another attempt", silo=seat)
         self._verify(message)
-        taken = {item.enc_key for item in self._advertises.values()}
-        taken |= {item.mask_key for item in self._advertises.values()}
-        if {message.enc_key, message.mask_key} & taken or message.enc_key == message.mask_key:
-            raise BadKeyError("every key of a round must be another one", silo=seat)
+        taken = frozenset().union(*(item.public_keys for item in self._advertises.values()))
+        expected = 4 if self._suite.is_hybrid else 2
+        if len(message.public_keys) != expected or message.public_keys & taken:
+            raise BadKeyError(
+                f"{expected} keys are advertised in suite {self._suite.number}, each another one",
+                silo=seat,
+            )
         self._advertises[seat] = message
         return self._close_if_complete(now)
 
@@ -337,8 +343,9 @@ class ServerRound:
             raise ReplayError("shares were dealt for another set of keys", silo=seat)
         if tuple(box.holder for box in message.boxes) != tuple(sorted(self._advertises)):
             raise MalformedMessageError("shares must be dealt to every silo of U1, in order")
-        if any(len(box.box) != (0 if box.holder == seat else BOX_BYTES) for box in message.boxes):
-            raise MalformedMessageError(f"a box has {BOX_BYTES} bytes, the own one none")
+        hybrid_suite = self._suite.is_hybrid
+        if not all(box.is_shaped(seat, hybrid_suite=hybrid_suite) for box in message.boxes):
+            raise MalformedMessageError("a box lacks a part or has one too many", silo=seat)
         self._verify(message)
         self._shares[seat] = message
         return self._close_if_complete(now)
@@ -401,15 +408,15 @@ class ServerRound:
                 "its key if not",
                 silo=seat,
             )
+        place = sorted(self._advertises).index(seat)
         for item in message.openings:
-            self._check_opening(seat, item)
+            self._check_opening(seat, self._shares[item.dealer].boxes[place], item)
         if self.phase is not Phase.UNMASK:
             return []  # enough shares are here
         self._pool[seat] = {(item.dealer, item.kind): item.share for item in message.openings}
         return self._close_if_complete(now)
 
-    def _check_opening(self, holder: int, item: Opening) -> None:
-        dealt = next(box for box in self._shares[item.dealer].boxes if box.holder == holder)
+    def _check_opening(self, holder: int, dealt: messages.ShareBox, item: Opening) -> None:
         promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
         found = commit_share(self._setup, item.dealer, holder, item.kind.value, item.share)
         if found != promised:
@@ -505,24 +512,16 @@ class ServerRound:
         if short:
             return short
         self.phase = advance(self.phase, Step.SHARED)
-        effects: list[ServerEffect] = []
-        u1 = sorted(self._advertises)
-        leaves = {dealer: [box.encode() for box in self._shares[dealer].boxes] for dealer in u2}
-        for holder in u2:
-            place = u1.index(holder)
-            deliveries = tuple(
-                messages.Delivery(
-                    dealer=dealer,
-                    box=self._shares[dealer].boxes[place],
-                    path=canonical.merkle_path(leaves[dealer], place),
-                    boxes_root=self._shares[dealer].boxes_root,
-                    commitment_b=self._shares[dealer].commitment_b,
-                    commitment_k=self._shares[dealer].commitment_k,
-                    signature=self._shares[dealer].signature,
-                )
-                for dealer in u2
+        deliveries = {dealer: _deliveries(self._shares[dealer]) for dealer in u2}
+        effects: list[ServerEffect] = [
+            SendTo(
+                seat=holder,
+                message=messages.Boxes(
+                    deliveries=tuple(deliveries[dealer][holder] for dealer in u2)
+                ),
             )
-            effects.append(SendTo(seat=holder, message=messages.Boxes(deliveries=deliveries)))
+            for holder in u2
+        ]
         effects += self._set_deadline(now)
         return effects + (self._announce_state(now) if self._state else [])
 
@@ -623,3 +622,21 @@ class ServerRound:
         effects.append(DeadlineSet(at=None))
         effects.append(Aborted(reason=reason, detail=detail, missing=missing))
         return effects
+
+
+def _deliveries(share: messages.Share) -> dict[int, messages.Delivery]:
+    """What each holder gets of one dealer's shares, from one Merkle tree over its boxes."""
+    boxes_root = share.boxes_root
+    paths = canonical.merkle_paths([box.encode() for box in share.boxes])
+    return {
+        box.holder: messages.Delivery(
+            dealer=share.seat,
+            box=box,
+            path=path,
+            boxes_root=boxes_root,
+            commitment_b=share.commitment_b,
+            commitment_k=share.commitment_k,
+            signature=share.signature,
+        )
+        for box, path in zip(share.boxes, paths, strict=True)
+    }

@@ -203,8 +203,9 @@ def test_the_merkle_tree_is_what_the_specification_writes_out() -> None:
 def test_every_leaf_has_a_path_to_the_root(leaves: list[bytes]) -> None:
     """Each path verifies at its own place and at no other."""
     root, count = canonical.merkle_root(leaves), len(leaves)
-    for index, leaf in enumerate(leaves):
-        path = canonical.merkle_path(leaves, index)
+    paths = canonical.merkle_paths(leaves)
+    assert len(paths) == count
+    for index, (leaf, path) in enumerate(zip(leaves, paths, strict=True)):
         canonical.merkle_verify(root, count, index, leaf, path)
         with pytest.raises(MalformedMessageError):
             canonical.merkle_verify(root, count, (index + 1) % (count + 1), leaf, path)
@@ -215,7 +216,7 @@ def test_a_path_proves_nothing_else(leaves: list[bytes], data: st.DataObject) ->
     """Another leaf, root or count, and a path cut, lengthened or altered are refused."""
     root, count = canonical.merkle_root(leaves), len(leaves)
     index = data.draw(st.integers(0, count - 1))
-    path = canonical.merkle_path(leaves, index)
+    path = canonical.merkle_paths(leaves)[index]
     wrong: list[tuple[bytes, int, int, bytes, tuple[bytes, ...]]] = [
         (bytes(32), count, index, leaves[index], path),
         (root, count + 1, index, leaves[index], path),
@@ -239,11 +240,10 @@ def test_different_lists_have_different_roots(leaves: list[bytes], other: list[b
 
 
 def test_a_tree_has_leaves_and_indices_within_it() -> None:
-    """No root of nothing, no path to a leaf that is not there."""
-    with pytest.raises(ParameterError, match="at least one leaf"):
-        canonical.merkle_root([])
+    """No root and no paths of nothing, no proof of a leaf that is not there."""
+    for of_leaves in (canonical.merkle_root, canonical.merkle_paths):
+        with pytest.raises(ParameterError, match="at least one leaf"):
+            of_leaves([])
     for index in (-1, 1):
-        with pytest.raises(ParameterError, match="leaf index"):
-            canonical.merkle_path([b""], index)
         with pytest.raises(MalformedMessageError, match="leaf index"):
             canonical.merkle_verify(bytes(32), 1, index, b"", ())
