@@ -84,6 +84,14 @@ def nested(kind: type[R]) -> Codec[R]:
     return Codec(lambda record: record.encode(), kind.decode)
 
 
+def optional(kind: type[R]) -> Codec[R | None]:
+    """Another record or nothing; no record has empty bytes."""
+    return Codec(
+        lambda record: b"" if record is None else record.encode(),
+        lambda data: kind.decode(data) if data else None,
+    )
+
+
 def _read_text(data: bytes) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise OversizeError(f"expected at most {MAX_TEXT_BYTES} bytes of text, got {len(data)}")

@@ -9,7 +9,7 @@ checked. Secrets that mask an input are never in it.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from secagg.codec import (
     ATTEMPT,
@@ -17,11 +17,11 @@ from secagg.codec import (
     MAX_RECORD_BYTES,
     SEATS,
     SECRET,
-    Codec,
     Record,
     blob,
     choice,
     nested,
+    optional,
 )
 from secagg.errors import ReplayError
 from secagg.ids import AttemptId, RunId
@@ -62,12 +62,6 @@ class Submission(Record):
     key: Annotated[Secret, SECRET]
 
 
-_SUBMISSION: Final[Codec[Submission | None]] = Codec(
-    lambda value: b"" if value is None else value.encode(),
-    lambda data: Submission.decode(data) if data else None,
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalRecord(Record):
     """One line of the journal.
@@ -84,7 +78,7 @@ class JournalRecord(Record):
     attempt: Annotated[AttemptId, ATTEMPT]
     message: Annotated[bytes, blob(MAX_RECORD_BYTES, "a message")] = b""
     survivors: Annotated[tuple[int, ...], SEATS] = ()
-    submission: Annotated[Submission | None, _SUBMISSION] = None
+    submission: Annotated[Submission | None, optional(Submission)] = None
 
 
 @dataclass(slots=True)

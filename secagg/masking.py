@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from secagg.canonical import encode, text, u32
 from secagg.errors import ParameterError
 from secagg.keys import AgreementKey, hkdf
-from secagg.prg import SEED_BYTES, MaskStream, new_scratch
+from secagg.prg import AES_256_CTR, Generator, MaskStream, new_scratch
 from secagg.ring import RingDType, RingVector
 from secagg.secretbytes import Secret
 
@@ -27,20 +27,32 @@ def pairwise_seeds(
     own_seat: int,
     peer_seat: int,
     segments: Sequence[str],
+    kem_secret: Secret | None = None,
+    generator: Generator = AES_256_CTR,
 ) -> dict[str, bytes]:
-    """Return the 48-byte seed of each segment that two seats share, from one key agreement.
+    """Return the seed of each segment that two seats share, from one key agreement.
+
+    Args:
+        own: this end's mask key.
+        peer_public: the other end's, 32 bytes.
+        binding: of the attempt.
+        own_seat: this end.
+        peer_seat: the other end.
+        segments: names.
+        kem_secret: what ML-KEM gave both ends, in the hybrid suite.
+        generator: whose seeds these are.
 
     Raises:
         BadKeyError: `peer_public` is no usable key.
     """
     low, high = sorted((own_seat, peer_seat))
-    shared = own.exchange(peer_public)
+    shared = own.exchange(peer_public).join(kem_secret)
     return {
         name: hkdf(
             shared,
             salt=binding,
             info=encode("mask", u32(low), u32(high), text(name)),
-            length=SEED_BYTES,
+            length=generator.seed_bytes,
         )
         for name in segments
     }
@@ -66,10 +78,17 @@ def pairwise_seed(
     )[segment]
 
 
-def self_seed(secret: Secret | bytes, *, binding: bytes, seat: int, segment: str) -> bytes:
-    """Return the 48-byte seed of a seat's self mask; `secret` is its b_u."""
+def self_seed(
+    secret: Secret | bytes,
+    *,
+    binding: bytes,
+    seat: int,
+    segment: str,
+    generator: Generator = AES_256_CTR,
+) -> bytes:
+    """Return the seed of a seat's self mask; `secret` is its b_u."""
     info = encode("self", u32(seat), text(segment))
-    return hkdf(secret, salt=binding, info=info, length=SEED_BYTES)
+    return hkdf(secret, salt=binding, info=info, length=generator.seed_bytes)
 
 
 def pairwise_sign(own_seat: int, peer_seat: int) -> int:
@@ -85,15 +104,25 @@ class MaskBundle:
     Args:
         streams: the masks as pairs of a sign (+1 or -1) and a 48-byte seed.
         dtype: '<u4' or '<u8'.
+        generator: whose seeds these are.
     """
 
     __slots__ = ("_streams",)
 
-    def __init__(self, streams: Sequence[tuple[int, bytes]], dtype: RingDType) -> None:
+    def __init__(
+        self,
+        streams: Sequence[tuple[int, bytes]],
+        dtype: RingDType,
+        *,
+        generator: Generator = AES_256_CTR,
+    ) -> None:
         if any(sign not in (1, -1) for sign, _ in streams):
             raise ParameterError("expected the sign of a mask to be +1 or -1, got another number")
         scratch = new_scratch()
-        self._streams = [(sign, MaskStream(seed, dtype, scratch=scratch)) for sign, seed in streams]
+        self._streams = [
+            (sign, MaskStream(seed, dtype, scratch=scratch, generator=generator))
+            for sign, seed in streams
+        ]
 
     def apply(self, acc: RingVector, chunk: int) -> None:
         """Add or subtract every mask's words of the chunk to `acc` in place."""

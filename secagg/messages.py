@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, TypeAlias, TypeVar
 
-from secagg import canonical
+from secagg import canonical, hybrid
 from secagg.codec import (
     DIGEST,
     FEDERATION,
@@ -30,11 +30,13 @@ from secagg.codec import (
     fixed,
     listed,
     nested,
+    optional,
 )
 from secagg.errors import MalformedMessageError, OversizeError, ParameterError
 from secagg.ids import AttemptId, FederationId, RunId
 from secagg.keys import IdentityKey
 from secagg.parameters import RoundParameters
+from secagg.sealing import BOX_BYTES
 from secagg.secretbytes import Secret
 
 MAX_PLAN_BYTES: Final = 1024 * 1024
@@ -97,6 +99,16 @@ def signed(message: M, identity: IdentityKey) -> M:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KemKeys(Record):
+    """The ML-KEM-768 public keys of the hybrid suite: for boxes, and for pairwise masks."""
+
+    LABEL: ClassVar[str] = "kem-keys"
+
+    box_key: Annotated[bytes, fixed(hybrid.PUBLIC_BYTES, "an ML-KEM key")]
+    mask_key: Annotated[bytes, fixed(hybrid.PUBLIC_BYTES, "an ML-KEM key")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advertise(SignedMessage):
     """A silo's fresh public keys for one attempt (message 1)."""
 
@@ -107,7 +119,35 @@ class Advertise(SignedMessage):
     nonce: Annotated[bytes, fixed(32, "a nonce")]
     enc_key: Annotated[bytes, KEY]
     mask_key: Annotated[bytes, KEY]
+    kem: Annotated[KemKeys | None, optional(KemKeys)] = None
     seat: Annotated[int, U32]
+
+    @property
+    def public_keys(self) -> frozenset[bytes]:
+        """All keys of this silo."""
+        kem = {self.kem.box_key, self.kem.mask_key} if self.kem else set()
+        return frozenset({self.enc_key, self.mask_key} | kem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KemPair(Record):
+    """What the lower seat of a pair encapsulates for the pair's masks, in the hybrid suite."""
+
+    LABEL: ClassVar[str] = "kem-pair"
+
+    ciphertext: Annotated[bytes, fixed(hybrid.CIPHERTEXT_BYTES, "an ML-KEM ciphertext")]
+    escrow: Annotated[bytes, fixed(hybrid.ESCROW_BYTES, "an escrow")]
+    commitment: Annotated[bytes, DIGEST]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KemBox(Record):
+    """The hybrid suite's part of a box; `pair` only from a lower seat to a higher one."""
+
+    LABEL: ClassVar[str] = "kem-box"
+
+    ciphertext: Annotated[bytes, fixed(hybrid.CIPHERTEXT_BYTES, "an ML-KEM ciphertext")]
+    pair: Annotated[KemPair | None, optional(KemPair)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +164,15 @@ class ShareBox(Record):
     box: Annotated[bytes, blob(4096, "a box")]
     commitment_a: Annotated[bytes, DIGEST]
     commitment_b: Annotated[bytes, DIGEST]
+    kem: Annotated[KemBox | None, optional(KemBox)] = None
+
+    def is_shaped(self, dealer: int, *, hybrid_suite: bool) -> bool:
+        """Whether all parts are there, and no more, for a box of this dealer."""
+        if dealer == self.holder:
+            return self.box == b"" and self.kem is None
+        if len(self.box) != BOX_BYTES or (self.kem is not None) != hybrid_suite:
+            return False
+        return self.kem is None or (self.kem.pair is not None) == (dealer < self.holder)
 
 
 def share_root(commitment_b: bytes, commitment_k: bytes, boxes_root: bytes) -> bytes:

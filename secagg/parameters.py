@@ -30,6 +30,7 @@ from secagg.ids import AttemptId, FederationId, RoundId, RunId
 from secagg.prg import CHUNK_WORDS
 from secagg.quantizer import check_no_wrap, required_ring_bits
 from secagg.ring import packed_bytes
+from secagg.suites import Suite, suite_of
 from secagg.verification import tag_count
 
 SUITE_DEFAULT: Final = 1
@@ -298,6 +299,7 @@ class RoundParameters(Record):
                 raise ParameterError(f"{name} must be a 32-byte digest")
         if not _NAME.fullmatch(self.kind):
             raise ParameterError(f"a round's kind must be a lower-case word, got {self.kind!r}")
+        suite_of(self.suite)
         # With h_min = 1 a sum could be one honest input; with n_min = 1, one input at all.
         least = {"round": 0, "attempt": 0, "n_c": 0, "h_dp": 0, "h_min": 2, "n_min": 2, "n_orgs": 1}
         for name, low in least.items():
@@ -312,6 +314,11 @@ class RoundParameters(Record):
             raise ParameterError("the tag segment is added by the protocol; leave it out of spec")
         for segment in self.spec.segments:
             segment.check_sum_fits(self.n_max)
+
+    @property
+    def cipher_suite(self) -> Suite:
+        """The primitives of this round."""
+        return suite_of(self.suite)
 
     @property
     def round_id(self) -> RoundId:

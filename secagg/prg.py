@@ -1,18 +1,21 @@
-"""The generator behind masks, tags and rounding coins: AES-256-CTR as a seekable word stream.
+"""The generators behind masks, tags and rounding coins: stream ciphers as seekable word streams.
 
-A seed is 32 bytes of key and 16 bytes of first counter block; the block counter is big-endian and
-counts modulo 2**128. The keystream is read as little-endian words of the container's width
-(SA1 spec 3.2). Chunk c of a vector starts at word c·CHUNK_WORDS, so chunks can be expanded in any
-order. Words come in slices that stay in the processor's second-level cache: generating a slice
-and using it at once is several times faster than passing a long vector through memory twice.
+The suite names the cipher. A seed is the cipher's key followed by its start: for AES in counter
+mode the first 16-byte counter block, big-endian, counted modulo 2**128; for ChaCha20 a 12-byte
+nonce, with the block counter starting at 0 (a random first counter would sooner or later overflow
+its 32 bits). The keystream is read as little-endian words of the container's width (SA1 spec
+3.2). Chunk c of a vector starts at word c·CHUNK_WORDS, so chunks can be expanded in any order.
+Words come in slices that stay in the processor's second-level cache: generating a slice and using
+it at once is several times faster than passing a long vector through memory twice.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES, ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
@@ -24,40 +27,91 @@ from secagg.ring import U32, RingDType, RingVector
 from secagg.secretbytes import Secret
 
 CHUNK_WORDS: Final = 65536
-KEY_BYTES: Final = 32
-BLOCK_BYTES: Final = 16
-SEED_BYTES: Final = KEY_BYTES + BLOCK_BYTES
 
 # Measured: 64 to 128 KiB are best where the second-level cache has 1 MiB.
 _SLICE_BYTES: Final = 128 * 1024
+_MAX_BLOCK_BYTES: Final = 64
 _ZEROS: Final = memoryview(bytes(_SLICE_BYTES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """One stream cipher.
+
+    Attributes:
+        name: for messages and benchmarks.
+        key_bytes: of the key.
+        start_bytes: of the counter block or nonce that follows it in a seed.
+        block_bytes: of one keystream block.
+    """
+
+    name: str
+    key_bytes: int
+    start_bytes: int
+    block_bytes: int
+
+    @property
+    def seed_bytes(self) -> int:
+        """Length of a seed."""
+        return self.key_bytes + self.start_bytes
+
+    def cipher(self, seed: bytes) -> CipherContext:
+        """Start the keystream at block 0."""
+        key, start = seed[: self.key_bytes], self.start(seed, 0)
+        if self.name == CHACHA20.name:
+            return Cipher(ChaCha20(key, start), mode=None).encryptor()
+        return Cipher(AES(key), CTR(start)).encryptor()
+
+    def start(self, seed: bytes, block: int) -> bytes:
+        """The 16 bytes that make the cipher go on at this block."""
+        rest = seed[self.key_bytes :]
+        if self.name == CHACHA20.name:
+            if block >> 32:
+                raise ParameterError("a ChaCha20 stream has 2**38 bytes; use an AES suite")
+            return block.to_bytes(4, "little") + rest
+        return ((int.from_bytes(rest, "big") + block) % (1 << 128)).to_bytes(16, "big")
+
+
+AES_256_CTR: Final = Generator(name="AES-256-CTR", key_bytes=32, start_bytes=16, block_bytes=16)
+AES_128_CTR: Final = Generator(name="AES-128-CTR", key_bytes=16, start_bytes=16, block_bytes=16)
+CHACHA20: Final = Generator(name="ChaCha20", key_bytes=32, start_bytes=12, block_bytes=64)
+SEED_BYTES: Final = AES_256_CTR.seed_bytes
 
 
 def new_scratch() -> NDArray[np.uint8]:
     """Return the working memory of one stream; streams used in turn may share it."""
-    return np.empty(_SLICE_BYTES + BLOCK_BYTES, np.uint8)
+    return np.empty(_SLICE_BYTES + _MAX_BLOCK_BYTES, np.uint8)
 
 
 class MaskStream:
     """The words of one seed. Not for two threads at once.
 
     Args:
-        seed: 48 bytes.
+        seed: of the generator's length; 48 bytes for the default one.
         dtype: '<u4' or '<u8'.
         scratch: from `new_scratch`, shared with streams that are not read at the same time.
+        generator: the cipher.
     """
 
-    __slots__ = ("_cipher", "_dtype", "_first_counter", "_position", "_scratch")
+    __slots__ = ("_cipher", "_dtype", "_generator", "_position", "_scratch", "_seed")
 
     def __init__(
-        self, seed: bytes, dtype: RingDType, *, scratch: NDArray[np.uint8] | None = None
+        self,
+        seed: bytes,
+        dtype: RingDType,
+        *,
+        scratch: NDArray[np.uint8] | None = None,
+        generator: Generator = AES_256_CTR,
     ) -> None:
-        if len(seed) != SEED_BYTES:
-            raise ParameterError(f"expected a seed of {SEED_BYTES} bytes, got {len(seed)}")
-        counter = seed[KEY_BYTES:]
+        if len(seed) != generator.seed_bytes:
+            raise ParameterError(
+                f"expected a seed of {generator.seed_bytes} bytes for {generator.name}, "
+                f"got {len(seed)}"
+            )
+        self._seed = seed
+        self._generator = generator
         self._dtype = dtype
-        self._first_counter = int.from_bytes(counter, "big")
-        self._cipher = Cipher(AES256(seed[:KEY_BYTES]), CTR(counter)).encryptor()
+        self._cipher = generator.cipher(seed)
         self._position = 0
         self._scratch = new_scratch() if scratch is None else scratch
 
@@ -106,9 +160,8 @@ class MaskStream:
     def _seek(self, word: int) -> None:
         if word == self._position:
             return
-        block, rest = divmod(word * self._dtype.itemsize, BLOCK_BYTES)
-        counter = (self._first_counter + block) % (1 << 8 * BLOCK_BYTES)
-        self._cipher.reset_nonce(counter.to_bytes(BLOCK_BYTES, "big"))
+        block, rest = divmod(word * self._dtype.itemsize, self._generator.block_bytes)
+        self._cipher.reset_nonce(self._generator.start(self._seed, block))
         self._cipher.update(_ZEROS[:rest])
         self._position = word
 

@@ -84,7 +84,11 @@ def check_result(
     if transcript_digest(message) != message.transcript:
         raise ForgedSumError("the result's transcript is not that of its contents")
     opened = read_sum(store, SUM, parameters.wire_spec, message.root)
-    tags = TagContext(key=submission.key, binding=submission.binding)
+    tags = TagContext(
+        key=submission.key,
+        binding=submission.binding,
+        generator=parameters.cipher_suite.generator,
+    )
     check_sum(opened, spec=parameters.spec, tags=tags, seats=seats)
     return Aggregate(
         values=opened.values,

@@ -1,6 +1,6 @@
 """Boxes that carry shares through the server, and the commitments that make liars named.
 
-A box from u to v is AES-256-GCM under a key of the ordered pair: each direction has its own, or
+A box from u to v is sealed under a key of the ordered pair: each direction has its own, or
 the server could reflect u's box back to it as v's (SA1 spec 3.3). Commitments are hashes: fewer
 than `threshold` shares leave every other share a function of 256 unknown uniform bits.
 """
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg.canonical import digest, encode, u32
 from secagg.errors import BadShareError, ParameterError
+from secagg.hybrid import Encapsulated
 from secagg.keys import AgreementKey, hkdf
 from secagg.rng import Rng
 from secagg.secretbytes import Secret, reveal
 from secagg.shamir import SECRET_BYTES, SHARE_BYTES
+from secagg.suites import DEFAULT, Suite
 
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
@@ -75,30 +76,52 @@ def seal(
     receiver: int,
     plaintext: bytes,
     rng: Rng,
+    suite: Suite = DEFAULT,
+    kem: Encapsulated | None = None,
 ) -> bytes:
     """Return nonce ‖ ciphertext ‖ tag for the seat `receiver`.
+
+    Args:
+        own: this end's key for boxes.
+        peer_public: the receiver's, 32 bytes.
+        setup: of the attempt.
+        sender: this seat.
+        receiver: the other seat.
+        plaintext: what to seal.
+        rng: source of the nonce.
+        suite: names the AEAD.
+        kem: in the hybrid suite, what was encapsulated to the receiver.
 
     Raises:
         BadKeyError: `peer_public` is no usable key.
     """
     nonce = rng.bytes(NONCE_BYTES)
-    cipher = _cipher(own, peer_public, setup, sender, receiver)
-    return nonce + cipher.encrypt(nonce, plaintext, _associated_data(setup, sender, receiver))
+    key = _box_key(own, peer_public, setup, sender, receiver, kem)
+    data = _associated_data(setup, sender, receiver, kem)
+    return nonce + suite.aead(key).encrypt(nonce, plaintext, data)
 
 
 def open_box(
-    *, own: AgreementKey, peer_public: bytes, setup: bytes, sender: int, receiver: int, box: bytes
+    *,
+    own: AgreementKey,
+    peer_public: bytes,
+    setup: bytes,
+    sender: int,
+    receiver: int,
+    box: bytes,
+    suite: Suite = DEFAULT,
+    kem: Encapsulated | None = None,
 ) -> bytes:
-    """Return the plaintext of a box from the seat `sender`.
+    """Return the plaintext of a box from the seat `sender`; the arguments mirror `seal`'s.
 
     Raises:
         BadKeyError: `peer_public` is no usable key.
         BadShareError: the box is not the sender's for this receiver and setup; names the sender.
     """
-    cipher = _cipher(own, peer_public, setup, sender, receiver)
-    nonce, sealed = box[:NONCE_BYTES], box[NONCE_BYTES:]
+    key = _box_key(own, peer_public, setup, sender, receiver, kem)
+    data = _associated_data(setup, sender, receiver, kem)
     try:
-        return cipher.decrypt(nonce, sealed, _associated_data(setup, sender, receiver))
+        return suite.aead(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], data)
     except (InvalidTag, ValueError) as error:  # ValueError: a nonce cut too short to be one.
         raise BadShareError(
             f"expected a box from seat {sender} to seat {receiver}, got one that does not open",
@@ -120,13 +143,19 @@ def commit_share(
     return digest("shr", setup, u32(dealer), u32(holder), kind.encode("ascii"), reveal(share))
 
 
-def _cipher(
-    own: AgreementKey, peer_public: bytes, setup: bytes, sender: int, receiver: int
-) -> AESGCM:
+def _box_key(  # noqa: PLR0917  # the fields of the key's derivation, in the spec's order
+    own: AgreementKey,
+    peer_public: bytes,
+    setup: bytes,
+    sender: int,
+    receiver: int,
+    kem: Encapsulated | None,
+) -> bytes:
     info = encode("box", u32(sender), u32(receiver))
-    shared = own.exchange(peer_public)
-    return AESGCM(hkdf(shared, salt=setup, info=info, length=_BOX_KEY_BYTES))
+    shared = own.exchange(peer_public).join(kem.secret if kem else None)
+    return hkdf(shared, salt=setup, info=info, length=_BOX_KEY_BYTES)
 
 
-def _associated_data(setup: bytes, sender: int, receiver: int) -> bytes:
-    return encode("box-aad", setup, u32(sender), u32(receiver))
+def _associated_data(setup: bytes, sender: int, receiver: int, kem: Encapsulated | None) -> bytes:
+    bound = [kem.ciphertext] if kem else []
+    return encode("box-aad", setup, u32(sender), u32(receiver), *bound)

@@ -31,6 +31,10 @@ class Secret:
             )
         return bytes(self._content)
 
+    def join(self, other: "Secret | None") -> "Secret":
+        """Return this secret followed by another one; itself if there is none."""
+        return self if other is None else Secret(self.reveal() + other.reveal())
+
     def wipe(self) -> None:
         """Overwrite the bytes with zeros and forget them; wiping twice is harmless."""
         if self._content is not None:

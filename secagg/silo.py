@@ -12,7 +12,7 @@ from typing import assert_never
 import numpy as np
 
 from secagg import messages
-from secagg.dealing import Dealing, check_delivered, deal, open_delivery
+from secagg.dealing import DealerKeys, Dealing, check_delivered, deal, open_delivery
 from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
     BadKeyError,
@@ -31,7 +31,7 @@ from secagg.errors import (
 )
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
-from secagg.keys import AgreementKey, IdentityKey, mask_key_from_seed, verify
+from secagg.keys import IdentityKey, verify
 from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
 from secagg.messages import Opening, ShareKind
 from secagg.parameters import RoundParameters
@@ -97,8 +97,8 @@ class SiloRound:
         self._required_state = required_state
         self._parameters: RoundParameters | None = None
         self._secrets: dict[str, Secret] = {}
-        self._enc_key: AgreementKey | None = None
-        self._mask_key: AgreementKey | None = None
+        self._keys: DealerKeys | None = None
+        self._pairs: dict[int, Secret] = {}
         self._advertises: dict[int, messages.Advertise] = {}
         self._own_share: messages.Share | None = None
         self._held: dict[int, SharePayload] = {}
@@ -209,15 +209,16 @@ class SiloRound:
         for name in ("a", "b", "k"):
             self._secrets[name] = Secret(self._rng.bytes(SECRET_BYTES))
         nonce = self._rng.bytes(SECRET_BYTES)
-        self._enc_key = AgreementKey.from_secret(self._rng.bytes(SECRET_BYTES))
-        self._mask_key = mask_key_from_seed(self._secrets["a"])
+        keys = DealerKeys.make(parameters.cipher_suite, self._secrets["a"], self._rng)
         unsigned = messages.Advertise(
             ctx=parameters.ctx(),
             seat=self.seat,
             nonce=nonce,
-            enc_key=self._enc_key.public,
-            mask_key=self._mask_key.public,
+            enc_key=keys.enc.public,
+            mask_key=keys.mask.public,
+            kem=keys.kem_public,
         )
+        self._keys = keys
         advertise = messages.signed(unsigned, self._identity)
         self._advertises = {self.seat: advertise}
         effects += self._persist(JournalEvent.OPENED)
@@ -253,18 +254,22 @@ class SiloRound:
         if not floor <= len(u1) <= parameters.n_max:
             raise RosterError(f"U1 has {len(u1)} silos; {floor} to {parameters.n_max} are needed")
         ctx = parameters.ctx()
-        public_keys = set()
+        public_keys: set[bytes] = set()
+        expected = 4 if parameters.cipher_suite.is_hybrid else 2
         for item in message.advertises:
             if item.ctx != ctx:
                 raise ReplayError("keys were advertised for another attempt", silo=item.seat)
             verify(self._roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
-            public_keys |= {item.enc_key, item.mask_key}
-        if len(public_keys) != 2 * len(u1):
-            raise BadKeyError("every key of U1 must be another one; a key was advertised twice")
+            if len(item.public_keys) != expected or item.public_keys & public_keys:
+                raise BadKeyError(
+                    f"{expected} keys are advertised in this suite, each another one",
+                    silo=item.seat,
+                )
+            public_keys |= item.public_keys
         self._require_organizations(u1, RosterError)
         self._advertises = advertises
         self._setup = setup_digest(ctx, advertises)
-        share, self._held[self.seat] = deal(
+        dealt = deal(
             self._dealing,
             secret_a=self._secrets["a"],
             secret_b=self._secrets["b"],
@@ -272,7 +277,9 @@ class SiloRound:
             threshold=parameters.threshold(len(u1)),
             rng=self._rng,
         )
-        share = messages.signed(share, self._identity)
+        self._held[self.seat] = dealt.kept
+        self._pairs = dealt.pairs
+        share = messages.signed(dealt.share, self._identity)
         self._own_share = share
         self.phase = advance(self.phase, Step.SHARED)
         return [Send(message=share)]
@@ -310,21 +317,24 @@ class SiloRound:
         if item.dealer == self.seat:
             return
         try:
-            self._held[item.dealer] = open_delivery(self._dealing, item)
+            opened = open_delivery(self._dealing, item)
         except BadShareError as error:
             complaint = messages.Complaint(
                 setup=self._setup, seat=self.seat, dealer=item.dealer, reason=error.code
             )
             self.farewell = messages.signed(complaint, self._identity)
             raise
+        self._held[item.dealer] = opened.payload
+        if opened.pair is not None:
+            self._pairs[item.dealer] = opened.pair
 
     @property
     def _dealing(self) -> Dealing:
         return Dealing(
+            suite=self.parameters.cipher_suite,
             setup=self._setup,
             seat=self.seat,
-            enc_key=self._own_enc_key,
-            mask_key=self._own_mask_key,
+            keys=self._own_keys,
             advertises=self._advertises,
         )
 
@@ -421,18 +431,26 @@ class SiloRound:
         own = self._secrets["b"]
         seeds = {}
         for name in segments:
-            seed = self_seed(own, binding=self._binding, seat=self.seat, segment=name)
+            seed = self_seed(
+                own,
+                binding=self._binding,
+                seat=self.seat,
+                segment=name,
+                generator=self.parameters.cipher_suite.generator,
+            )
             seeds[name] = [(1, seed)]
         for peer in u2:
             if peer == self.seat:
                 continue
             shared = pairwise_seeds(
-                self._own_mask_key,
+                self._own_keys.mask,
                 self._advertises[peer].mask_key,
                 binding=self._binding,
                 own_seat=self.seat,
                 peer_seat=peer,
                 segments=segments,
+                kem_secret=self._pairs.get(peer),
+                generator=self.parameters.cipher_suite.generator,
             )
             for name in segments:
                 seeds[name].append((pairwise_sign(self.seat, peer), shared[name]))
@@ -586,22 +604,20 @@ class SiloRound:
     # --- helpers ------------------------------------------------------------------------------
 
     @property
-    def _own_enc_key(self) -> AgreementKey:
-        if self._enc_key is None:
+    def _own_keys(self) -> DealerKeys:
+        if self._keys is None:
             raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
-        return self._enc_key
-
-    @property
-    def _own_mask_key(self) -> AgreementKey:
-        if self._mask_key is None:
-            raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
-        return self._mask_key
+        return self._keys
 
     @property
     def _tags(self) -> TagContext:
         if self._tag_key is None:
             raise LocalProtocolError("the verification key is not there yet")
-        return TagContext(key=self._tag_key, binding=self._binding)
+        return TagContext(
+            key=self._tag_key,
+            binding=self._binding,
+            generator=self.parameters.cipher_suite.generator,
+        )
 
     def _require_organizations(
         self, seats: tuple[int, ...], error: type[RemoteProtocolError]
@@ -642,9 +658,11 @@ class SiloRound:
         for dealer in self._held:
             self._held[dealer].share_a.wipe()
             self._held[dealer].share_b.wipe()
+        for pair in self._pairs.values():
+            pair.wipe()
         self._held = {}
-        self._enc_key = None
-        self._mask_key = None
+        self._pairs = {}
+        self._keys = None
 
     def _die(self, error: BaseException) -> None:
         if self.phase in {Phase.CLOSED, Phase.ABORTED}:

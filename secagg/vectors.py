@@ -16,7 +16,7 @@ from secagg.errors import ForgedSumError, MalformedMessageError
 from secagg.masking import MaskBundle
 from secagg.parameters import Chunk, Segment, VectorSpec
 from secagg.ports import VectorStore
-from secagg.prg import CHUNK_WORDS
+from secagg.prg import CHUNK_WORDS, Generator
 from secagg.ring import IntVector, add_into, container, from_ring, pack, to_ring, unpack
 from secagg.secretbytes import Secret
 from secagg.verification import SegmentTags, TagVector, check_tags, tag_blinds
@@ -27,15 +27,20 @@ Seeds = Sequence[tuple[int, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagContext:
-    """What makes the tags of one attempt: K and the binding."""
+    """What makes the tags of one attempt: K, the binding, and the suite's generator."""
 
     key: Secret
     binding: bytes
+    generator: Generator
 
     def start(self, segment: Segment) -> SegmentTags:
         """Running tags of one segment."""
         return SegmentTags(
-            key=self.key, binding=self.binding, segment=segment.name, count=segment.tags
+            key=self.key,
+            binding=self.binding,
+            segment=segment.name,
+            count=segment.tags,
+            generator=self.generator,
         )
 
     def blinds(self, segment: Segment, seat: int) -> TagVector:
@@ -75,7 +80,9 @@ def mask_vector(
     """
     wire = spec.with_tags()
     bundles = {
-        segment.name: MaskBundle(seeds[segment.name], container(segment.ring_bits))
+        segment.name: MaskBundle(
+            seeds[segment.name], container(segment.ring_bits), generator=tags.generator
+        )
         for segment in wire.segments
     }
     running = [tags.start(segment) for segment in spec.segments]
@@ -141,6 +148,7 @@ def sum_and_unmask(
     uploads: Sequence[str],
     removals: Mapping[str, Seeds],
     name: str,
+    generator: Generator,
     executor: Executor | None = None,
 ) -> OpenedSum:
     """Sum the uploads, take the masks off, store the packed sum and decode it.
@@ -151,6 +159,7 @@ def sum_and_unmask(
         uploads: names of the survivors' vectors.
         removals: per segment the masks that do not cancel, with the sign that removes them.
         name: of the sum.
+        generator: whose seeds these are.
         executor: spreads the chunks over threads; None does them in this one.
     """
     # Neighboring chunks go to one worker, so that its streams are read on without seeking.
@@ -158,8 +167,16 @@ def sum_and_unmask(
     share = max(1, -(-len(chunks) // 8)) if executor else len(chunks)
     stretches = [chunks[start : start + share] for start in range(0, len(chunks), share)]
 
+    def bundles() -> dict[str, MaskBundle]:
+        return {
+            segment.name: MaskBundle(
+                removals[segment.name], container(segment.ring_bits), generator=generator
+            )
+            for segment in spec.segments
+        }
+
     def work(stretch: Sequence[tuple[int, Chunk]]) -> list[tuple[int, Chunk, bytes, IntVector]]:
-        return list(_sum_stretch(spec, store, uploads, removals, stretch))
+        return _sum_stretch(spec, store, uploads, bundles(), stretch)
 
     results = executor.map(work, stretches) if executor else map(work, stretches)
     decoded = [np.empty(segment.length, np.int64) for segment in spec.segments]
@@ -179,15 +196,12 @@ def _sum_stretch(
     spec: VectorSpec,
     store: VectorStore,
     uploads: Sequence[str],
-    removals: Mapping[str, Seeds],
+    bundles: Mapping[str, MaskBundle],
     stretch: Sequence[tuple[int, Chunk]],
 ) -> list[tuple[int, Chunk, bytes, IntVector]]:
-    bundles: dict[str, MaskBundle] = {}
     out = []
     for number, chunk in stretch:
         segment = spec.segments[chunk.segment]
-        if segment.name not in bundles:
-            bundles[segment.name] = MaskBundle(removals[segment.name], container(segment.ring_bits))
         total = np.zeros(chunk.count, container(segment.ring_bits))
         for upload in uploads:
             add_into(total, unpack(store.read(upload, number), segment.ring_bits, chunk.count))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from secagg.canonical import digest, encode, text, u32
 from secagg.errors import ForgedSumError, ParameterError
 from secagg.keys import hkdf
-from secagg.prg import CHUNK_WORDS, SEED_BYTES, MaskStream, new_scratch
+from secagg.prg import AES_256_CTR, CHUNK_WORDS, Generator, MaskStream, new_scratch
 from secagg.ring import I64, U64, IntVector, check_vector
 from secagg.secretbytes import Secret
 
@@ -52,7 +52,15 @@ class SegmentTags:
 
     __slots__ = ("_streams", "totals")
 
-    def __init__(self, *, key: Secret, binding: bytes, segment: str, count: int) -> None:
+    def __init__(
+        self,
+        *,
+        key: Secret,
+        binding: bytes,
+        segment: str,
+        count: int,
+        generator: Generator = AES_256_CTR,
+    ) -> None:
         scratch = new_scratch()
         self._streams = [
             MaskStream(
@@ -60,10 +68,11 @@ class SegmentTags:
                     key,
                     salt=binding,
                     info=encode("mac-r", text(segment), u32(tag)),
-                    length=SEED_BYTES,
+                    length=generator.seed_bytes,
                 ),
                 U64,
                 scratch=scratch,
+                generator=generator,
             )
             for tag in range(count)
         ]
