@@ -113,7 +113,7 @@ class RunParticipant:
             ("run", self._run, parameters.run),
             ("kind", self._plan.kind_of(number), parameters.kind),
             ("n_max", self._plan.max_silos, parameters.n_max),
-            ("vector", self._spec(number), parameters.spec),
+            ("vector", _shown(self._spec(number)), _shown(parameters.spec)),
             ("coefficients", COMMON_COEFFICIENTS, parameters.coefficients),
         )
         for field, mine, theirs in expected:
@@ -348,3 +348,11 @@ class RunParticipant:
 
     def _name(self, name: str) -> str:
         return f"{self._run}/{name}"
+
+
+def _shown(spec: VectorSpec) -> str:
+    """Return all that tells two specs apart, for people: name, length, bits, bound."""
+    return ", ".join(
+        f"{s.name}[{s.length}] {s.kind} {s.value_bits}/{s.ring_bits} bits, at most {s.bound}"
+        for s in spec.segments
+    )

@@ -28,10 +28,10 @@ from fl.seeding import derive_seed
 from fl.state import decode_state, model_of
 from fl.testing import DictMemory
 from secagg.canonical import digest, u64
-from secagg.effects import Aggregate, Finished
+from secagg.effects import Aggregate, Finished, Send
 from secagg.ids import RunId
 from secagg.journal import SiloHistory
-from secagg.messages import MAX_STATE_BYTES, Abandon, Message, Result
+from secagg.messages import MAX_STATE_BYTES, Abandon, AbandonRequest, Message, Result
 from secagg.parameters import RoundParameters
 from secagg.phases import Phase
 from secagg.recall import RecalledRound
@@ -225,6 +225,7 @@ class _SecureRounds:
         )
         outcome = harness.run()
         if outcome.aggregate is None:
+            self._ask_to_abandon(harness, gone)
             self._abandons += harness.server.abandons
             reason = outcome.aborted.reason if outcome.aborted else "the round did not end"
             refusals = {**outcome.silo_errors, **self._errors}
@@ -256,20 +257,33 @@ class _SecureRounds:
     def _caught_up(self, harness: RoundHarness, gone: Mapping[int, Phase]) -> dict[int, Aggregate]:
         """Let those who vanished after their upload come back and check the result."""
         aggregates: dict[int, Aggregate] = {}
+        assert self._result is not None  # the aggregate is there, so it was sent to someone
         for seat in sorted(gone.keys() - harness.outcome.silo_aggregates.keys()):
-            recalled = RecalledRound(
-                harness.server.parameters.attempt_id,
-                seat=seat,
-                identity=self._federation.identities[seat],
-                roster=self._federation.roster,
-                history=self._histories[seat],
-                store=harness.outcome.server_store,
-            )
-            assert self._result is not None  # the aggregate is there, so it was sent to someone
-            for effect in recalled.receive(self._result):
+            for effect in self._recalled(harness, seat).receive(self._result):
                 if isinstance(effect, Finished):
                     aggregates[seat] = effect.aggregate
         return aggregates
+
+    def _ask_to_abandon(self, harness: RoundHarness, gone: Mapping[int, Phase]) -> None:
+        """Let those who vanished come back and abandon an attempt that failed without them."""
+        attempt = harness.server.parameters.attempt_id
+        request = AbandonRequest(run=attempt.run, round=attempt.round, attempt=attempt.attempt)
+        # Who vanished before it advertised keys has no share of this attempt's secrets.
+        for seat in sorted(seat for seat, phase in gone.items() if phase is not Phase.ADVERTISE):
+            for effect in self._recalled(harness, seat).receive(request):
+                if isinstance(effect, Send):
+                    harness.server.receive(seat, effect.message, 0.0)
+
+    def _recalled(self, harness: RoundHarness, seat: int) -> RecalledRound:
+        """Return the attempt as a restarted silo remembers it."""
+        return RecalledRound(
+            harness.server.parameters.attempt_id,
+            seat=seat,
+            identity=self._federation.identities[seat],
+            roster=self._federation.roster,
+            history=self._histories[seat],
+            store=harness.outcome.server_store,
+        )
 
 
 def _reason(reason: str, errors: Mapping[int, Exception]) -> str:
