@@ -284,6 +284,8 @@ class RunParticipant:
         """Return the writes that make the provisional variate of round `number` the settled one."""
         if self._plan.kind_of(number) is RoundKind.STATISTICS:
             return {}
+        if self._remembered("settled")[0] == number:
+            return {}  # the result came again, as after a crash just behind the first time
         pending = self._memory.read(self._name("pending"))
         if pending is None or self._remembered("pending")[0] != number:
             raise RunStateError(

@@ -51,7 +51,7 @@ class Silos:
         self.tasks = tasks
         self.memories = {seat: DictMemory() for seat in NAMES}
         self.participants = {seat: self.restarted(seat) for seat in NAMES}
-        self.run = TrainingRun(one, model=tasks[1].initial_model(0), names=NAMES)
+        self.run = TrainingRun(one, model=tasks[1].initial_model(0), names=NAMES, features=1)
 
     def restarted(self, seat: int) -> RunParticipant:
         """The participant of a new process over the same memory."""
@@ -175,6 +175,17 @@ def test_restart_between_rounds_loses_nothing(silos: Silos, seats: tuple[int, ..
         silos.round(seats)
         silos.participants = {seat: silos.restarted(seat) for seat in NAMES}
     silos.round()
+    silos.invariant()
+
+
+def test_settling_twice_is_settling_once(silos: Silos) -> None:
+    """A result that comes again after a crash changes nothing."""
+    state = silos.request().state
+    aggregate = silos.aggregate()
+    silos.run.receive(aggregate)
+    for _ in range(2):
+        for seat in NAMES:
+            assert silos.restarted(seat).settle(aggregate, state) == silos.run.state
     silos.invariant()
 
 
@@ -373,3 +384,20 @@ def test_sca_01_numbers() -> None:
         np.testing.assert_allclose(variate.astype(np.float64), [expected], atol=1e-6)
     server = decode_state(silos.run.state, 10**6)["server_variate"]
     np.testing.assert_allclose(server.astype(np.float64), [0.8 * 2 / 3], atol=1e-6)
+
+
+def test_a_statistics_round_comes_first() -> None:
+    """The silo computes its spec, sums moments, and expects mean and scale from round 2 on."""
+    toy = least_squares_toy(1, silos=3)
+    silos = Silos(plan(standardize=True), dict(enumerate(toy.values(), start=1)))
+    silos.participants[1].check(silos.parameters(), silos.plan.document())
+    silos.round()
+    silos.participants[1].check(silos.parameters(), silos.plan.document())
+    pooled = np.concatenate([task.inputs for task in toy.values()])
+    state = decode_state(silos.run.state, 10**6)
+    mean = state["preprocess/mean"].astype(np.float64)
+    np.testing.assert_allclose(mean, pooled.mean(0), atol=1e-9)
+    silos.round()
+    del state["preprocess/scale"]
+    with pytest.raises(SpecMismatchError, match="missing 'preprocess/scale'"):
+        silos.participants[1].contribute(silos.parameters(), encode_state(state))
