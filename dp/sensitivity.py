@@ -1,0 +1,164 @@
+"""How far one unit can move a release of a plan, and how much noise follows from that.
+
+Functions of a plan that both sides and the auditor compute alike. Everything that multiplies a
+unit's influence is inside the sensitivity; z has no factor of its own (privacy.md, head).
+"""
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from dp import grid
+from dp.errors import PlanError
+from dp.events import Event, GaussianEvent, PoissonGaussianEvent, SkellamEvent
+from dp.terms import Adjacency, Clipping, Mode, Noise, Participation
+
+if TYPE_CHECKING:
+    from dp.plan import PrivacyPlan  # a plan checks itself with these functions
+
+# Part of delta kept for rounding, ring noise and sampler (privacy.md 6.1).
+RESERVE: Final = 0.01
+
+
+def sensitivity(plan: "PrivacyPlan") -> float:
+    """Δ: how far one unit can move a release, L2, in parameter units, rounded up.
+
+    Everything that multiplies is inside: replace-one, weights, several silos, the clip bit, and
+    what the integer grid adds. The noise's std is z times this.
+    """
+    return math.nextafter(grid_sensitivity(plan) / steps_per_unit(plan), math.inf)
+
+
+def grid_sensitivity(plan: "PrivacyPlan") -> float:
+    """D2: the same in grid steps (privacy.md 6.1)."""
+    norm = bound_on_grid(plan) * plan.max_weight * grid.CLIP_SLACK
+    if plan.adaptive is not None:
+        norm *= math.hypot(1.0, bit_scale(plan) / 2.0)
+    moved = grid.rounded_norm(norm, plan.dimension)
+    if plan.max_units_per_silo > 1 and not plan.strict:
+        moved += grid.float_sum_error(plan.max_units_per_silo, norm, plan.dimension)
+    return math.nextafter(moved * moved_vectors(plan), math.inf)
+
+
+def bound_on_grid(plan: "PrivacyPlan") -> float:
+    """S = C·s, the clip norm in grid steps: a constant of the plan."""
+    assert plan.grid_bound is not None, "set in __post_init__"
+    return plan.grid_bound
+
+
+def steps_per_unit(plan: "PrivacyPlan") -> float:
+    """The grid's s at the plan's clip norm, in steps per parameter unit."""
+    return bound_on_grid(plan) / plan.clip
+
+
+def moved_vectors(plan: "PrivacyPlan") -> int:
+    """How many clipped vectors one unit can move: its silos, twice when it is replaced."""
+    return plan.max_silos_per_unit * (2 if plan.adjacency is Adjacency.REPLACE_ONE else 1)
+
+
+def honest_shares(plan: "PrivacyPlan") -> int:
+    """How many shares the noise is divided by: h_dp, or 1 where one party adds all of it."""
+    return max(plan.h_dp, 1)
+
+
+def total_noise_std(plan: "PrivacyPlan") -> float:
+    """S: std of the honest noise of one release, in grid steps."""
+    return grid.total_noise_std(plan.z, grid_sensitivity(plan))
+
+
+def share_noise_std(plan: "PrivacyPlan") -> float:
+    """sigma_g: std of what one party adds, in grid steps (privacy.md 6.3).
+
+    A silo's share in the ring, the coordinator's one draw in `central`, a silo's full noise in
+    every step of `isrl`; the same for everyone and every cohort size.
+    """
+    return total_noise_std(plan) / math.sqrt(honest_shares(plan))
+
+
+def update_z(plan: "PrivacyPlan") -> float:
+    """z_delta: std of the noise over the clip norm, which differs from z under adaptive clipping.
+
+    The bit takes its part of the budget: z^-2 = z_delta^-2 + (2·sigma_b)^-2 (privacy.md 4.2).
+    """
+    if plan.adaptive is None:
+        return plan.z
+    bit = 1.0 / (2.0 * plan.adaptive.count_noise_std) ** 2
+    return 1.0 / math.sqrt(1.0 / plan.z**2 - bit)
+
+
+def bit_scale(plan: "PrivacyPlan") -> float:
+    """g/C, by which the centered bit is multiplied in a vector of norm 1: z_delta/sigma_b."""
+    assert plan.adaptive is not None, "only an adaptive plan has a bit"
+    return update_z(plan) / plan.adaptive.count_noise_std
+
+
+def segment_scales(plan: "PrivacyPlan") -> dict[str, float]:
+    """What each segment is multiplied by before the one joint vector of norm C (4.3, 4.4)."""
+    if plan.clipping is Clipping.FLAT:
+        return {part.name: plan.clip / part.bound for part in plan.segments}
+    return {
+        part.name: 1.0 if part.z is None else plan.z * plan.clip / (part.z * part.bound)
+        for part in plan.segments
+    }
+
+
+def round_event(plan: "PrivacyPlan") -> Event:
+    """What one round of the plan releases; its part of the reserve is booked with it."""
+    reserve = RESERVE * plan.delta / plan.rounds
+    if plan.noise is Noise.SKELLAM:
+        d2 = grid_sensitivity(plan)
+        return SkellamEvent(
+            mu=(plan.z * d2) ** 2,
+            d1=d2 * min(math.sqrt(plan.dimension), d2),
+            d2=d2,
+            delta_impl=reserve,
+        )
+    # In isrl each of K local steps is a release against everyone outside the silo.
+    count = plan.local_steps if plan.mode is Mode.ISRL else 1
+    if plan.participation is Participation.POISSON:
+        return PoissonGaussianEvent(q=plan.q, z=plan.z, count=count, delta_impl=reserve)
+    return GaussianEvent(z=plan.z, count=count, delta_impl=reserve)
+
+
+def planned_events(plan: "PrivacyPlan") -> tuple[Event, ...]:
+    """All releases of the plan, round by round."""
+    return (round_event(plan),) * plan.rounds
+
+
+def delta_terms(plan: "PrivacyPlan", *, epsilon: float) -> grid.DeltaTerms:
+    """What rounding, ring noise and sampler cost in delta over the whole plan.
+
+    Args:
+        plan: the plan.
+        epsilon: the largest epsilon at which delta will be read: the plan's own, or the limit of
+            the account it is booked on.
+
+    Raises:
+        PlanError: they exceed the 1 % of delta that the plan reserves.
+    """
+    steps = plan.local_steps if plan.mode is Mode.ISRL else 1
+    terms = grid.delta_terms(
+        total_std=total_noise_std(plan),
+        h_dp=honest_shares(plan),
+        dimension=plan.dimension,
+        releases=plan.rounds * steps,
+        rounded=moved_vectors(plan),
+        epsilon=epsilon,
+    )
+    if not terms.total <= RESERVE * plan.delta:
+        raise PlanError(
+            f"delta: integer noise costs {terms.total:.3g} at epsilon {epsilon:.4g}, expected at "
+            f"most 1 % of {plan.delta!r}; double grid_bound, or choose a larger delta"
+        )
+    return terms
+
+
+def noise_on_mean(plan: "PrivacyPlan") -> float:
+    """Expected L2 norm of a round's noise after the division by W, all n silos surviving.
+
+    In parameter units. In the ring each of n silos adds a share; in `isrl` each of n silos adds
+    K steps of full noise.
+    """
+    parties = plan.cohort_size if plan.mode is not Mode.CENTRAL else 1
+    steps = plan.local_steps if plan.mode is Mode.ISRL else 1
+    coordinate = share_noise_std(plan) / steps_per_unit(plan) * math.sqrt(parties * steps)
+    return coordinate * math.sqrt(plan.dimension) / plan.denominator
