@@ -11,6 +11,7 @@ from typing import Self
 
 from secagg import canonical, hybrid
 from secagg.errors import BadShareError, CohortRefusedError, MalformedMessageError
+from secagg.graph import Graph
 from secagg.hybrid import KemKey, encapsulate
 from secagg.keys import AgreementKey, mask_key_from_seed
 from secagg.messages import Advertise, Delivery, KemBox, KemKeys, KemPair, Share, ShareBox
@@ -91,11 +92,12 @@ class Dealing:
     seat: int
     keys: DealerKeys
     advertises: Mapping[int, Advertise]
+    graph: Graph
 
     @property
-    def u1(self) -> tuple[int, ...]:
-        """Sorted seats of U1."""
-        return tuple(sorted(self.advertises))
+    def holders(self) -> tuple[int, ...]:
+        """Whom this silo deals to: its closed neighborhood, in a complete graph all of U1."""
+        return self.graph.holders(self.seat)
 
 
 def deal(
@@ -104,19 +106,19 @@ def deal(
     secret_a: Secret,
     secret_b: Secret,
     key: Secret,
-    threshold: int,
     rng: Rng,
 ) -> Dealt:
-    """Split a_u and b_u, seal a share of each for every silo of U1 and commit to all of them.
+    """Split a_u and b_u, seal a share of each for every holder and commit to all of them.
 
     Raises:
         BadKeyError: a silo of U1 advertised an unusable key (check A3).
     """
-    shares_a = split(secret_a, threshold=threshold, holders=own.u1, rng=rng)
-    shares_b = split(secret_b, threshold=threshold, holders=own.u1, rng=rng)
+    threshold = own.graph.threshold
+    shares_a = split(secret_a, threshold=threshold, holders=own.holders, rng=rng)
+    shares_b = split(secret_b, threshold=threshold, holders=own.holders, rng=rng)
     boxes = []
     pairs = {}
-    for holder in own.u1:
+    for holder in own.holders:
         payload = SharePayload(
             share_a=shares_a[holder], share_b=shares_b[holder], verification_key=key
         )
@@ -188,10 +190,11 @@ def check_delivered(own: Dealing, item: Delivery) -> None:
     """
     if item.box.holder != own.seat:
         raise CohortRefusedError("a box for another silo was delivered", silo=item.dealer)
-    u1 = own.u1
+    # Neighborhoods are symmetric, so the dealer's boxes follow its own holders.
+    dealt = own.graph.holders(item.dealer)
     try:
         canonical.merkle_verify(
-            item.boxes_root, len(u1), u1.index(own.seat), item.box.encode(), item.path
+            item.boxes_root, len(dealt), dealt.index(own.seat), item.box.encode(), item.path
         )
     except MalformedMessageError as error:
         raise CohortRefusedError(

@@ -17,6 +17,7 @@ from secagg.codec import (
     MAX_RECORD_BYTES,
     SEATS,
     SECRET,
+    U32,
     Record,
     blob,
     choice,
@@ -26,7 +27,7 @@ from secagg.codec import (
 from secagg.errors import ReplayError
 from secagg.ids import AttemptId, RunId
 from secagg.messages import Abandon
-from secagg.parameters import RoundParameters, threshold
+from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.secretbytes import Secret
 
 
@@ -49,6 +50,8 @@ class Submission(Record):
     """What must be kept of a masked vector until its fate is known.
 
     Attributes:
+        signers: members of U2 whose signature counts for this silo: its closed neighborhood.
+        threshold: how many of them certify survivors.
         key: the verification key K; every silo of U2 has it, the server must not.
     """
 
@@ -58,7 +61,8 @@ class Submission(Record):
     model_hash: Annotated[bytes, DIGEST]
     binding: Annotated[bytes, DIGEST]
     u1: Annotated[tuple[int, ...], SEATS]
-    u2: Annotated[tuple[int, ...], SEATS]
+    signers: Annotated[tuple[int, ...], SEATS]
+    threshold: Annotated[int, U32]
     key: Annotated[Secret, SECRET]
 
 
@@ -173,7 +177,9 @@ class SiloHistory:
             if submission is None:
                 continue
             members = spoken.get(attempt, set()) & set(submission.u1)
-            if len(members) >= threshold(len(submission.u1), submission.parameters.n_c):
+            # Proven for the complete graph only: elsewhere no attempt is provably dead.
+            provable = submission.parameters.mode == MODE_MALICIOUS
+            if provable and len(members) >= submission.threshold:
                 dead.append(attempt)
         return tuple(dead)
 

@@ -439,12 +439,23 @@ class Delivery(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DistantRoot(Record):
+    """The share root of a member of U2 that is no neighbor of the receiving silo."""
+
+    LABEL: ClassVar[str] = "distant-root"
+
+    dealer: Annotated[int, U32]
+    root: Annotated[bytes, DIGEST]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Boxes(Record):
-    """U2 and, from each of its members, the box for the receiving silo (message 2')."""
+    """U2 and, from each neighbor in it, the box for the receiving silo (message 2')."""
 
     LABEL: ClassVar[str] = "boxes-message"
 
     deliveries: Annotated[tuple[Delivery, ...], listed(nested(Delivery))]
+    distant: Annotated[tuple[DistantRoot, ...], listed(nested(DistantRoot))] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from secagg.codec import (
     nested,
 )
 from secagg.errors import ParameterError
+from secagg.graph import Graph, complete, regular
 from secagg.ids import AttemptId, FederationId, RoundId, RunId
 from secagg.prg import CHUNK_WORDS
 from secagg.quantizer import check_no_wrap, required_ring_bits
@@ -35,7 +36,10 @@ from secagg.verification import tag_count
 
 SUITE_DEFAULT: Final = 1
 MODE_MALICIOUS: Final = "malicious"
+MODE_SEMI_HONEST: Final = "semi-honest"
 GRAPH_COMPLETE: Final = "complete"
+# "regular/30": a k-regular graph, k chosen for 30 % of the silos dropping out.
+_GRAPH_REGULAR: Final = re.compile(r"regular/([1-9][0-9]?)")
 # One set of public coefficients for all that a round releases (SA1 spec 2.3).
 COMMON_COEFFICIENTS: Final = ("common",)
 
@@ -249,13 +253,26 @@ def threshold(silos: int, colluding: int) -> int:
     return (silos + colluding) // 2 + 1
 
 
+def _check_graph(graph: str, mode: str) -> None:
+    """A regular graph is for the semi-honest mode, and the complete one for the other."""
+    wanted = {MODE_MALICIOUS: graph == GRAPH_COMPLETE}
+    wanted[MODE_SEMI_HONEST] = _GRAPH_REGULAR.fullmatch(graph) is not None
+    if not wanted.get(mode, False):
+        raise ParameterError(
+            f"expected mode {MODE_MALICIOUS!r} with graph {GRAPH_COMPLETE!r}, or mode "
+            f"{MODE_SEMI_HONEST!r} with graph 'regular/PERCENT' (the dropouts to stand), "
+            f"got {mode!r} with {graph!r}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundParameters(Record):
     """All that is known of an attempt before its model exists; the fields of ctx.
 
     Attributes:
         suite: 1 = X25519, Ed25519, HKDF-SHA256, AES-256-GCM, AES-256-CTR.
-        mode: "malicious": complete graph, signatures, consistency round.
+        mode: "malicious": complete graph, consistency among all, tags; "semi-honest": regular
+            graph, no tags, no second attempt with the same inputs.
         kind: what is summed, "training" or "statistics"; kinds whose inputs are linear images of
             one another share one kind.
         round: number of the round in its run; only grows.
@@ -300,6 +317,7 @@ class RoundParameters(Record):
         if not _NAME.fullmatch(self.kind):
             raise ParameterError(f"a round's kind must be a lower-case word, got {self.kind!r}")
         suite_of(self.suite)
+        _check_graph(self.graph, self.mode)
         # With h_min = 1 a sum could be one honest input; with n_min = 1, one input at all.
         least = {"round": 0, "attempt": 0, "n_c": 0, "h_dp": 0, "h_min": 2, "n_min": 2, "n_orgs": 1}
         for name, low in least.items():
@@ -331,12 +349,30 @@ class RoundParameters(Record):
         return AttemptId(run=self.run, round=self.round, attempt=self.attempt)
 
     @property
+    def has_tags(self) -> bool:
+        """Whether silos check the sum by tags: only a complete graph gives all the same key."""
+        return self.mode == MODE_MALICIOUS
+
+    @property
     def wire_spec(self) -> VectorSpec:
         """The segments that travel: data, then tags."""
-        return self.spec.with_tags()
+        return self.spec.with_tags() if self.has_tags else self.spec
+
+    def neighborhoods(self, u1: tuple[int, ...], setup: bytes) -> Graph:
+        """Who shares secrets and masks with whom among U1.
+
+        Raises:
+            ParameterError: the regular graph cannot be had for so many silos.
+        """
+        found = _GRAPH_REGULAR.fullmatch(self.graph)
+        if found is None:
+            return complete(u1, self.threshold(len(u1)))
+        return regular(u1, setup=setup, colluding=self.n_c, dropout_percent=int(found.group(1)))
 
     def threshold(self, silos: int) -> int:
-        """T for |U1| = silos."""
+        """T of the whole cohort for |U1| = silos (SA1 spec 2.2, 4)."""
+        if self.mode == MODE_SEMI_HONEST:
+            return max(silos // 2 + 1, self.n_c + 1)
         return threshold(silos, self.n_c)
 
     def floor(self, silos: int) -> int:

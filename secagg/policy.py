@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from secagg.errors import ParameterError, PolicyRefusedError
 from secagg.parameters import (
     COMMON_COEFFICIENTS,
-    GRAPH_COMPLETE,
     MODE_MALICIOUS,
     SUITE_DEFAULT,
     RoundParameters,
@@ -94,8 +93,6 @@ class SiloPolicy:
             _refuse("suites", sorted(self.suites), parameters.suite)
         if parameters.mode not in self.modes:
             _refuse("modes", sorted(self.modes), parameters.mode)
-        if parameters.graph != GRAPH_COMPLETE:
-            _refuse("graph", GRAPH_COMPLETE, parameters.graph)
         if parameters.coefficients != COMMON_COEFFICIENTS:
             # Two different coefficient vectors can isolate one silo (SA1 spec 2.3).
             _refuse("coefficients", "one common vector", ", ".join(parameters.coefficients))

@@ -77,8 +77,8 @@ def check_result(
         message.endorsements,
         survivors=survivors_hash(message.entries),
         binding=submission.binding,
-        members=submission.u2,
-        threshold=parameters.threshold(len(submission.u1)),
+        members=submission.signers,
+        threshold=submission.threshold,
         roster=roster,
     )
     if transcript_digest(message) != message.transcript:
@@ -89,7 +89,8 @@ def check_result(
         binding=submission.binding,
         generator=parameters.cipher_suite.generator,
     )
-    check_sum(opened, spec=parameters.spec, tags=tags, seats=seats)
+    checked = tags if parameters.has_tags else None
+    check_sum(opened, spec=parameters.spec, tags=checked, seats=seats)
     return Aggregate(
         values=opened.values,
         survivors=seats,

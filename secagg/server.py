@@ -33,9 +33,10 @@ from secagg.errors import (
     ReplayError,
     RosterError,
 )
+from secagg.graph import Graph
 from secagg.keys import IdentityKey, verify
 from secagg.messages import MASKED, STATE, SUM, Opening, ShareKind
-from secagg.parameters import RoundParameters
+from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.roster import Roster
@@ -135,6 +136,7 @@ class ServerRound:
         self._signed: dict[int, bytes] = {}
         self._pool: dict[int, Openings] = {}
         self._abandons: dict[int, messages.Abandon] = {}
+        self._graph: Graph | None = None
         self._setup = b""
         self._state: messages.StateNotice | None = None
         self._binding = b""
@@ -225,7 +227,7 @@ class ServerRound:
                 advertises=self._advertises,
                 shares=self._shares,
                 openings=self._pool,
-                threshold=self._threshold,
+                graph=self._own_graph,
             )
         except BadDealerError as error:
             return self._abort(AbortReason.BAD_DEALER, str(error), ())
@@ -280,7 +282,10 @@ class ServerRound:
         """
         if self.phase is not Phase.ABORTED:
             return False
-        return not self._masked or len(self._abandons) >= self._threshold
+        if not self._masked:
+            return True
+        provable = self.parameters.mode == MODE_MALICIOUS
+        return provable and len(self._abandons) >= self._own_graph.threshold
 
     def awaited(self) -> tuple[int, ...]:
         """Seats whose message is still awaited in this phase."""
@@ -341,8 +346,8 @@ class ServerRound:
             raise RosterError(f"seat {seat} has not advertised keys in this attempt", silo=seat)
         if message.setup != self._setup:
             raise ReplayError("shares were dealt for another set of keys", silo=seat)
-        if tuple(box.holder for box in message.boxes) != tuple(sorted(self._advertises)):
-            raise MalformedMessageError("shares must be dealt to every silo of U1, in order")
+        if tuple(box.holder for box in message.boxes) != self._own_graph.holders(seat):
+            raise MalformedMessageError("shares must be dealt to every neighbor, in order")
         hybrid_suite = self._suite.is_hybrid
         if not all(box.is_shaped(seat, hybrid_suite=hybrid_suite) for box in message.boxes):
             raise MalformedMessageError("a box lacks a part or has one too many", silo=seat)
@@ -400,7 +405,7 @@ class ServerRound:
         survivors = set(self.survivors)
         expected = tuple(
             (dealer, ShareKind.SELF if dealer in survivors else ShareKind.KEY)
-            for dealer in sorted(self._shares)
+            for dealer in self._near(seat)
         )
         if tuple((item.dealer, item.kind) for item in message.openings) != expected:
             raise BadShareError(
@@ -408,8 +413,8 @@ class ServerRound:
                 "its key if not",
                 silo=seat,
             )
-        place = sorted(self._advertises).index(seat)
         for item in message.openings:
+            place = self._own_graph.holders(item.dealer).index(seat)
             self._check_opening(seat, self._shares[item.dealer].boxes[place], item)
         if self.phase is not Phase.UNMASK:
             return []  # enough shares are here
@@ -453,8 +458,22 @@ class ServerRound:
     # --- the ends of phases -------------------------------------------------------------------
 
     @property
-    def _threshold(self) -> int:
-        return self.parameters.threshold(len(self._advertises))
+    def _own_graph(self) -> Graph:
+        if self._graph is None:
+            raise LocalProtocolError("the neighborhoods are not known yet")
+        return self._graph
+
+    def _near(self, seat: int) -> tuple[int, ...]:
+        """The members of U2 in a silo's closed neighborhood; all of U2 in a complete graph."""
+        return tuple(sorted(set(self._shares) & set(self._own_graph.holders(seat))))
+
+    def _answered(self) -> set[int]:
+        return set(self._signed) if self.phase is Phase.SURVIVORS else set(self._pool)
+
+    def _is_enough(self, answered: set[int]) -> bool:
+        """Whether t silos of every U2 member's neighborhood have answered."""
+        graph = self._own_graph
+        return all(len(answered & set(graph.holders(s))) >= graph.threshold for s in self._shares)
 
     @property
     def _state_notice(self) -> messages.StateNotice:
@@ -468,13 +487,9 @@ class ServerRound:
         return [DeadlineSet(at=self.deadline)]
 
     def _close_if_complete(self, now: float) -> list[ServerEffect]:
-        """Close the phase early: when all have answered, or t where t are enough."""
-        enough = {
-            Phase.SURVIVORS: len(self._signed),
-            Phase.UNMASK: len(self._pool),
-        }.get(self.phase)
-        if enough is not None:
-            complete = enough >= self._threshold or not self.awaited()
+        """Close the phase early: when all have answered, or t of each neighborhood where t do."""
+        if self.phase in {Phase.SURVIVORS, Phase.UNMASK}:
+            complete = self._is_enough(self._answered()) or not self.awaited()
         else:
             complete = self.phase in _TIMED_PHASES and not self.awaited()
             # A state that is still being made is no reason to close.
@@ -502,6 +517,10 @@ class ServerRound:
         if short:
             return short
         self._setup = setup_digest(self._ctx, self._advertises)
+        try:
+            self._graph = self.parameters.neighborhoods(u1, self._setup)
+        except ParameterError as error:  # a regular graph needs enough silos
+            return self._abort(AbortReason.TOO_FEW_ADVERTISED, str(error), ())
         self.phase = advance(self.phase, Step.ADVERTISED)
         keys = messages.Keys(advertises=tuple(self._advertises[seat] for seat in u1))
         return [Broadcast(seats=u1, message=keys), *self._set_deadline(now)]
@@ -513,15 +532,19 @@ class ServerRound:
             return short
         self.phase = advance(self.phase, Step.SHARED)
         deliveries = {dealer: _deliveries(self._shares[dealer]) for dealer in u2}
-        effects: list[ServerEffect] = [
-            SendTo(
-                seat=holder,
-                message=messages.Boxes(
-                    deliveries=tuple(deliveries[dealer][holder] for dealer in u2)
+        roots = {dealer: share.root for dealer, share in self._shares.items()}
+        effects: list[ServerEffect] = []
+        for holder in u2:
+            near = self._near(holder)
+            boxes = messages.Boxes(
+                deliveries=tuple(deliveries[dealer][holder] for dealer in near),
+                distant=tuple(
+                    messages.DistantRoot(dealer=dealer, root=roots[dealer])
+                    for dealer in u2
+                    if dealer not in near
                 ),
             )
-            for holder in u2
-        ]
+            effects.append(SendTo(seat=holder, message=boxes))
         effects += self._set_deadline(now)
         return effects + (self._announce_state(now) if self._state else [])
 
@@ -563,10 +586,10 @@ class ServerRound:
         ]
 
     def _close_survivors(self, now: float) -> list[ServerEffect]:
-        if len(self._signed) < self._threshold:
+        if not self._is_enough(self._answered()):
             return self._abort(
                 AbortReason.TOO_FEW_SIGNED,
-                f"{len(self._signed)} of {self._threshold}",
+                f"{len(self._signed)}, {self._own_graph.threshold} of each neighborhood are needed",
                 self.awaited(),
             )
         self._certificate = tuple(
@@ -581,10 +604,11 @@ class ServerRound:
         ]
 
     def _close_unmask(self, now: float) -> list[ServerEffect]:
-        if len(self._pool) < self._threshold:
+        if not self._is_enough(self._answered()):
             return self._abort(
                 AbortReason.TOO_FEW_OPENED,
-                f"{len(self._pool)} of {self._threshold}; the round is lost unless they abandon it",
+                f"{len(self._pool)}, {self._own_graph.threshold} of each neighborhood are needed; "
+                f"the round is lost unless they abandon it",
                 self.awaited(),
             )
         self.phase = advance(self.phase, Step.OPENED)

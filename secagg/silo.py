@@ -29,6 +29,7 @@ from secagg.errors import (
     SecondUnmaskError,
     SurvivorsMismatchError,
 )
+from secagg.graph import Graph
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
 from secagg.keys import IdentityKey, verify
@@ -99,6 +100,7 @@ class SiloRound:
         self._secrets: dict[str, Secret] = {}
         self._keys: DealerKeys | None = None
         self._pairs: dict[int, Secret] = {}
+        self._graph: Graph | None = None
         self._advertises: dict[int, messages.Advertise] = {}
         self._own_share: messages.Share | None = None
         self._held: dict[int, SharePayload] = {}
@@ -269,12 +271,12 @@ class SiloRound:
         self._require_organizations(u1, RosterError)
         self._advertises = advertises
         self._setup = setup_digest(ctx, advertises)
+        self._graph = self._neighborhoods(u1)
         dealt = deal(
             self._dealing,
             secret_a=self._secrets["a"],
             secret_b=self._secrets["b"],
             key=self._secrets["k"],
-            threshold=parameters.threshold(len(u1)),
             rng=self._rng,
         )
         self._held[self.seat] = dealt.kept
@@ -284,14 +286,26 @@ class SiloRound:
         self.phase = advance(self.phase, Step.SHARED)
         return [Send(message=share)]
 
+    def _neighborhoods(self, u1: tuple[int, ...]) -> Graph:
+        try:
+            return self.parameters.neighborhoods(u1, self._setup)
+        except ParameterError as error:
+            raise RosterError(f"no graph for this cohort: {error}") from error
+
     def _on_boxes(self, message: messages.Boxes) -> list[SiloEffect]:
         """A4: accept U2 and the shares dealt to this silo."""
         if self._share_roots:
             raise CohortRefusedError("U2 was announced before")
         u1 = tuple(sorted(self._advertises))
-        u2 = tuple(item.dealer for item in message.deliveries)
-        if list(u2) != sorted(set(u2)) or not set(u2) <= set(u1):
+        near = tuple(item.dealer for item in message.deliveries)
+        roots = {item.dealer: item.root for item in message.deliveries}
+        roots |= {item.dealer: item.root for item in message.distant}
+        u2 = tuple(sorted(roots))
+        named = len(message.deliveries) + len(message.distant)
+        if list(near) != sorted(near) or named != len(u2) or not set(u2) <= set(u1):
             raise CohortRefusedError("U2 must be a sorted part of U1 that names every silo once")
+        if set(near) != set(u2) & set(self._own_graph.holders(self.seat)):
+            raise CohortRefusedError("boxes come from the neighbors in U2, from each of them")
         floor = self.parameters.floor(len(u1))
         if len(u2) < floor:
             raise CohortRefusedError(f"U2 has {len(u2)} silos; at least {floor} are needed")
@@ -304,7 +318,7 @@ class SiloRound:
             self._accept(item)
         parts = [(dealer, payload.verification_key) for dealer, payload in self._held.items()]
         self._tag_key = verification_key(self._setup, parts)
-        self._share_roots = {item.dealer: item.root for item in message.deliveries}
+        self._share_roots = roots
         return []
 
     def _accept(self, item: messages.Delivery) -> None:
@@ -336,6 +350,7 @@ class SiloRound:
             seat=self.seat,
             keys=self._own_keys,
             advertises=self._advertises,
+            graph=self._own_graph,
         )
 
     def _on_state(self, message: messages.StateNotice) -> list[SiloEffect]:
@@ -387,13 +402,13 @@ class SiloRound:
     def _submit(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
         parameters = self.parameters
         wire = parameters.wire_spec
-        u2 = tuple(sorted(self._share_roots))
         root = mask_vector(
             values,
             spec=parameters.spec,
-            tags=self._tags,
+            tags=self._tags if parameters.has_tags else None,
+            generator=parameters.cipher_suite.generator,
             seat=self.seat,
-            seeds=self._mask_seeds(u2, wire.names),
+            seeds=self._mask_seeds(wire.names),
             store=self._store,
             name=messages.MASKED,
         )
@@ -408,14 +423,7 @@ class SiloRound:
             prior=prior[0] if prior and prior[0] is not None else (),
         )
         masked = messages.signed(unsigned, self._identity)
-        submission = Submission(
-            parameters=parameters,
-            model_hash=self._model_hash,
-            binding=self._binding,
-            u1=tuple(sorted(self._advertises)),
-            u2=u2,
-            key=self._tags.key,
-        )
+        submission = self._view()
         effects = self._persist(
             JournalEvent.SUBMITTED, message=masked.encode(), submission=submission
         )
@@ -424,10 +432,8 @@ class SiloRound:
         self.phase = advance(self.phase, Step.MASKED)
         return effects
 
-    def _mask_seeds(
-        self, u2: tuple[int, ...], segments: tuple[str, ...]
-    ) -> dict[str, list[tuple[int, bytes]]]:
-        """Per segment: the self mask, and the pairwise mask with every other silo of U2."""
+    def _mask_seeds(self, segments: tuple[str, ...]) -> dict[str, list[tuple[int, bytes]]]:
+        """Per segment: the self mask, and the pairwise mask with every neighbor in U2."""
         own = self._secrets["b"]
         seeds = {}
         for name in segments:
@@ -439,7 +445,7 @@ class SiloRound:
                 generator=self.parameters.cipher_suite.generator,
             )
             seeds[name] = [(1, seed)]
-        for peer in u2:
+        for peer in self._near:
             if peer == self.seat:
                 continue
             shared = pairwise_seeds(
@@ -521,15 +527,15 @@ class SiloRound:
             message.endorsements,
             survivors=messages.survivors_hash(self._entries),
             binding=self._binding,
-            members=tuple(sorted(self._share_roots)),
-            threshold=self.parameters.threshold(len(self._advertises)),
+            members=self._near,
+            threshold=self._own_graph.threshold,
             roster=self._roster,
         )
         if self.phase is Phase.RESULT:
             return [self._resend(JournalEvent.UNMASKED)]
         if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
             raise SecondUnmaskError("this silo has opened its shares in an attempt of this round")
-        openings = tuple(self._opening(dealer) for dealer in sorted(self._share_roots))
+        openings = tuple(self._opening(dealer) for dealer in self._near)
         unsigned = messages.Unmask(binding=self._binding, seat=self.seat, openings=openings)
         unmask = messages.signed(unsigned, self._identity)
         effects: list[SiloEffect] = []
@@ -573,7 +579,8 @@ class SiloRound:
             model_hash=self._model_hash,
             binding=self._binding,
             u1=tuple(sorted(self._advertises)),
-            u2=tuple(sorted(self._share_roots)),
+            signers=self._near,
+            threshold=self._own_graph.threshold,
             key=self._tags.key,
         )
 
@@ -608,6 +615,17 @@ class SiloRound:
         if self._keys is None:
             raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
         return self._keys
+
+    @property
+    def _own_graph(self) -> Graph:
+        if self._graph is None:
+            raise LocalProtocolError("the neighborhoods are not known yet")
+        return self._graph
+
+    @property
+    def _near(self) -> tuple[int, ...]:
+        """The members of U2 in this silo's closed neighborhood; all of U2 in a complete graph."""
+        return tuple(sorted(set(self._share_roots) & set(self._own_graph.holders(self.seat))))
 
     @property
     def _tags(self) -> TagContext:

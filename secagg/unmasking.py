@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from secagg import hybrid
 from secagg.errors import BadDealerError, BadShareError
+from secagg.graph import Graph
 from secagg.hybrid import KemKey
 from secagg.keys import mask_key_from_seed
 from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
@@ -35,7 +36,7 @@ def residual_masks(
     advertises: Mapping[int, Advertise],
     shares: Mapping[int, Share],
     openings: Mapping[int, Openings],
-    threshold: int,
+    graph: Graph,
 ) -> dict[str, list[tuple[int, bytes]]]:
     """Per segment the seeds of the masks in the sum, with the sign that takes each off.
 
@@ -47,17 +48,19 @@ def residual_masks(
         survivors: U3.
         advertises: U1's keys.
         shares: U2's Share messages.
-        openings: by holder; at least `threshold` holders.
-        threshold: t.
+        openings: by holder; of each dealer's neighborhood at least the graph's threshold.
+        graph: the neighborhoods.
 
     Raises:
         BadDealerError: a dealer's shares rebuild another secret than it committed to.
     """
-    holders = sorted(openings)[:threshold]
+    opened = sorted(openings)
 
     def rebuild(dealer: int, kind: ShareKind) -> bytes:
+        near = set(graph.holders(dealer))
+        holders = [holder for holder in opened if holder in near][: graph.threshold]
         try:
-            return combine({h: openings[h][dealer, kind] for h in holders}, threshold)
+            return combine({h: openings[h][dealer, kind] for h in holders}, graph.threshold)
         except BadShareError as error:
             raise _bad_dealer(dealer) from error
 
@@ -80,7 +83,8 @@ def residual_masks(
             kem is not None and (promised is None or kem.public != promised.mask_key)
         ):
             raise _bad_dealer(dealer)
-        for survivor in survivors:
+        near = set(graph.holders(dealer))
+        for survivor in (seat for seat in survivors if seat in near):
             shared = pairwise_seeds(
                 key,
                 advertises[survivor].mask_key,

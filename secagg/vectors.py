@@ -14,7 +14,7 @@ import numpy as np
 from secagg import canonical
 from secagg.errors import ForgedSumError, MalformedMessageError
 from secagg.masking import MaskBundle
-from secagg.parameters import Chunk, Segment, VectorSpec
+from secagg.parameters import TAG_SEGMENT, Chunk, Segment, VectorSpec
 from secagg.ports import VectorStore
 from secagg.prg import CHUNK_WORDS, Generator
 from secagg.ring import IntVector, add_into, container, from_ring, pack, to_ring, unpack
@@ -58,7 +58,8 @@ def mask_vector(
     values: Mapping[str, IntVector],
     *,
     spec: VectorSpec,
-    tags: TagContext,
+    tags: TagContext | None,
+    generator: Generator,
     seat: int,
     seeds: Mapping[str, Seeds],
     store: VectorStore,
@@ -69,7 +70,8 @@ def mask_vector(
     Args:
         values: per data segment the silo's integers, already checked against their bounds.
         spec: the data segments, without tags.
-        tags: makes this attempt's tags.
+        tags: makes this attempt's tags; None sends none.
+        generator: whose seeds these are.
         seat: the silo's own seat.
         seeds: per segment, the tag segment too, the masks to apply.
         store: where the packed chunks go.
@@ -78,23 +80,24 @@ def mask_vector(
     Returns:
         The Merkle root over the stored chunks, 32 bytes.
     """
-    wire = spec.with_tags()
+    wire = spec.with_tags() if tags else spec
     bundles = {
         segment.name: MaskBundle(
-            seeds[segment.name], container(segment.ring_bits), generator=tags.generator
+            seeds[segment.name], container(segment.ring_bits), generator=generator
         )
         for segment in wire.segments
     }
-    running = [tags.start(segment) for segment in spec.segments]
+    running = [tags.start(segment) for segment in spec.segments] if tags else []
+    columns = dict(values)
     leaves = []
     store.discard(name)
     for number, chunk in enumerate(wire.chunks):
         segment = wire.segments[chunk.segment]
-        if chunk.segment < len(spec.segments):
-            piece = values[segment.name][chunk.start : chunk.start + chunk.count]
+        if tags and chunk.segment == len(running):
+            columns[segment.name] = _own_tags(spec, running, tags, seat)
+        piece = columns[segment.name][chunk.start : chunk.start + chunk.count]
+        if chunk.segment < len(running):
             running[chunk.segment].add(piece, first_word=chunk.start)
-        else:
-            piece = _own_tags(spec, running, tags, seat)[chunk.start : chunk.start + chunk.count]
         words = to_ring(piece, segment.ring_bits)
         bundles[segment.name].apply(words, chunk.index)
         data = pack(words, segment.ring_bits)
@@ -187,9 +190,13 @@ def sum_and_unmask(
             store.write(name, number, data)
             leaves.append(canonical.leaf_hash(number, data))
             decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = integers
+    return _opened(canonical.merkle_root_of_hashes(leaves), spec, decoded)
+
+
+def _opened(root: bytes, spec: VectorSpec, decoded: Sequence[IntVector]) -> OpenedSum:
     by_name = dict(zip(spec.names, decoded, strict=True))
-    tags = by_name.pop(spec.segments[-1].name)
-    return OpenedSum(root=canonical.merkle_root_of_hashes(leaves), values=by_name, tags=tags)
+    tags = by_name.pop(TAG_SEGMENT, np.empty(0, np.int64))
+    return OpenedSum(root=root, values=by_name, tags=tags)
 
 
 def _sum_stretch(
@@ -228,9 +235,7 @@ def read_sum(store: VectorStore, name: str, spec: VectorSpec, root: bytes) -> Op
         bits = spec.segments[chunk.segment].ring_bits
         words = unpack(store.read(name, number), bits, chunk.count)
         decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = from_ring(words, bits)
-    by_name = dict(zip(spec.names, decoded, strict=True))
-    tags = by_name.pop(spec.segments[-1].name)
-    return OpenedSum(root=root, values=by_name, tags=tags)
+    return _opened(root, spec, decoded)
 
 
 def check_ranges(values: Mapping[str, IntVector], spec: VectorSpec, silos: int) -> None:
@@ -249,14 +254,14 @@ def check_ranges(values: Mapping[str, IntVector], spec: VectorSpec, silos: int) 
 
 
 def check_sum(
-    opened: OpenedSum, *, spec: VectorSpec, tags: TagContext, seats: Sequence[int]
+    opened: OpenedSum, *, spec: VectorSpec, tags: TagContext | None, seats: Sequence[int]
 ) -> None:
     """Check A9: every value in range, and Σ τ_u = ⟨r, z⟩ + Σ_{u∈U3} f_u for every tag.
 
     Args:
         opened: the sum.
         spec: the data segments, without tags.
-        tags: of this attempt.
+        tags: of this attempt; None checks ranges only.
         seats: U3.
 
     Raises:
@@ -265,6 +270,8 @@ def check_sum(
     Source: SA1 spec 5.1; a forgery passes with probability at most 2^-64 a segment.
     """
     check_ranges(opened.values, spec, len(seats))
+    if tags is None:
+        return
     got = opened.tags.view(np.uint64)
     position = 0
     for segment in spec.segments:

@@ -359,9 +359,9 @@ def test_a_missing_self_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = SiloRound._mask_seeds
 
     def without_self(
-        own: SiloRound, u2: Seats, segments: tuple[str, ...]
+        own: SiloRound, segments: tuple[str, ...]
     ) -> dict[str, list[tuple[int, bytes]]]:
-        return {name: seeds[1:] for name, seeds in real(own, u2, segments).items()}
+        return {name: seeds[1:] for name, seeds in real(own, segments).items()}
 
     monkeypatch.setattr(SiloRound, "_mask_seeds", without_self)
     assert not _verdict(LEFT_OUT).hides
@@ -372,9 +372,9 @@ def test_a_missing_pairwise_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     real = SiloRound._mask_seeds
 
     def without_pairs(
-        own: SiloRound, u2: Seats, segments: tuple[str, ...]
+        own: SiloRound, segments: tuple[str, ...]
     ) -> dict[str, list[tuple[int, bytes]]]:
-        return {name: seeds[:1] for name, seeds in real(own, u2, segments).items()}
+        return {name: seeds[:1] for name, seeds in real(own, segments).items()}
 
     monkeypatch.setattr(SiloRound, "_mask_seeds", without_pairs)
     assert not _verdict(FULL).hides
