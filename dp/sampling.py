@@ -5,9 +5,9 @@ A table holds the distribution function of an integer variable in units of 2**-1
 equals an upper half does a second word decide. A draw is then within bins·2**-128 of the named
 distribution in total variation (privacy.md 6.2), whatever the machine's floating point does.
 
-Beyond `TABLE_LIMIT` the noise is a·Y + Z of two smaller ones: a discrete Gaussian of variance
-a²·var(Y) + var(Z) up to a factor 1 ± 2·exp(-2π²h) with h = 1/(a²/var(Z) + 1/var(Y)), and h ≥ 16
-makes that 2**-454; the parts chosen here have h > 35.
+Beyond `grid.MAX_TABLE_STD` the noise is a·Y + Z of two smaller ones: a discrete Gaussian of
+variance a²·var(Y) + var(Z) up to a factor 1 ± 2·exp(-2π²h) with h = 1/(a²/var(Z) + 1/var(Y)), and
+h ≥ 16 makes that 2**-454; the parts chosen here have h > 35.
 
 Nothing here depends on data: counts are fixed by the caller and values are drawn blindly.
 """
@@ -21,11 +21,11 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dp import grid
 from dp.errors import PlanError
 from dp.rng import NoiseSource, Words
 
-MIN_SIGMA: Final = 4.0  # sums of discrete Gaussians below it are not close to one (6.1, tau)
-TABLE_LIMIT: Final = 2.0**14  # 28·sigma entries of 16 bytes: 7 MiB, built in a fraction of a second
+_MAX_SIGMA: Final = 2.0**31  # the ring's edge; draws stay far inside int64
 CDF_BITS: Final = 128
 _WEIGHT_BITS: Final = 256
 _TAIL_BITS: Final = 140
@@ -123,7 +123,7 @@ def discrete_gaussian(sigma: float) -> Sampler:
     Raises:
         PlanError: another sigma.
     """
-    _check_sigma(sigma, 2.0**31)
+    _check_sigma(sigma, _MAX_SIGMA)
     return _gaussian_of(Fraction(sigma) ** 2)
 
 
@@ -138,7 +138,7 @@ def skellam(sigma: float) -> Sampler:
     Raises:
         PlanError: another sigma.
     """
-    _check_sigma(sigma, 2.0**14)
+    _check_sigma(sigma, grid.MAX_TABLE_STD)
     return _table(_skellam_weights(Fraction(sigma) ** 2))
 
 
@@ -207,16 +207,16 @@ def poisson_mask(count: int, rate: float, source: NoiseSource) -> NDArray[np.boo
 
 
 def _check_sigma(sigma: float, most: float) -> None:
-    if not MIN_SIGMA <= sigma <= most:
+    if not grid.MIN_SHARE_STD <= sigma <= most:
         raise PlanError(
-            f"expected noise of sigma from {MIN_SIGMA:g} to {most:g} grid steps, got {sigma:g}; "
-            "choose another grid scale s"
+            f"expected noise of sigma from {grid.MIN_SHARE_STD:g} to {most:g} grid steps, got "
+            f"{sigma:g}; choose another grid scale s"
         )
 
 
 def _gaussian_of(variance: Fraction) -> Sampler:
     """Return one table, or two parts whose variances add up."""
-    if variance <= Fraction(TABLE_LIMIT) ** 2:
+    if variance <= Fraction(grid.MAX_TABLE_STD) ** 2:
         return _table(_gaussian_weights(variance))
     sigma = math.sqrt(variance)
     factor = round(math.sqrt(sigma / _FACTOR_STEPS))  # then both parts are about equally wide

@@ -1,5 +1,6 @@
 """Samplers: the named distribution to 2**-128, ties, splits, rounding, Poisson masks."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dp import sampling
+from dp import grid, sampling
 from dp.errors import PlanError
 from dp.rng import ReplayStream, Words
 from dp.sampling import (
@@ -44,6 +45,11 @@ def cumulated(table: TableSampler) -> list[int]:
     """Return the table's distribution function as integers of 128 bits, its ends included."""
     inner = [int(h) << 64 | int(low) for h, low in zip(table.high, table.low, strict=True)]
     return [0, *inner, 1 << 128]
+
+
+def masses(table: TableSampler) -> list[float]:
+    """Return the probability of each bin."""
+    return [(b - a) / 2**128 for a, b in itertools.pairwise(cumulated(table))]
 
 
 def gaussian_table(sigma: float) -> TableSampler:
@@ -200,7 +206,7 @@ def test_wide_noise_is_split_and_close_to_gaussian(sigma: float) -> None:
     """Both parts of every split have h ≥ 16, the variances add up, and the draws fit."""
     sampler = discrete_gaussian(sigma)
     assert isinstance(sampler, SplitSampler)
-    assert sampler.bins < 4 * 28 * 2**14
+    assert sampler.bins < 56 * grid.MAX_TABLE_STD  # what the plan books for a draw
     drawn = sampler.draw(100_000, ReplayStream(b"wide"))
     assert stats.kstest(drawn / sigma, "norm").pvalue > 1e-3
 
@@ -217,20 +223,18 @@ def test_every_split_is_smooth_enough(sigma: float) -> None:
 def test_a_small_split_equals_the_single_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two-part form's exact distribution is the discrete Gaussian's, to all float digits."""
     whole = gaussian_table(100.0)
-    monkeypatch.setattr(sampling, "TABLE_LIMIT", 32.0)
+    monkeypatch.setattr(grid, "MAX_TABLE_STD", 32.0)
     split = sampling._gaussian_of(Fraction(100**2))
     assert isinstance(split, SplitSampler)
     assert isinstance(split.coarse, TableSampler)
     assert isinstance(split.fine, TableSampler)
     mass: dict[int, float] = {}
-    fine = np.diff([c / 2**128 for c in cumulated(split.fine)])
-    coarse = np.diff([c / 2**128 for c in cumulated(split.coarse)])
+    fine, coarse = masses(split.fine), masses(split.coarse)
     for y, p in enumerate(coarse):
         base = split.factor * (y + split.coarse.first) + split.fine.first
         for z, q in enumerate(fine):
             mass[base + z] = mass.get(base + z, 0.0) + p * q
-    expected = np.diff([c / 2**128 for c in cumulated(whole)])
-    for k, p in enumerate(expected):
+    for k, p in enumerate(masses(whole)):
         assert math.isclose(mass.get(k + whole.first, 0.0), p, rel_tol=1e-9, abs_tol=1e-18)
 
 
