@@ -46,7 +46,8 @@ class RunDisplay:
             self._live.update(self._render(status), refresh=True)
             return
         for report in status.rounds:
-            self._console.print(round_line(report, status.summary.rounds_total), highlight=False)
+            line = round_line(report, status.summary.rounds_total)
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self, status: RunStatus) -> RenderableType:
         summary = status.summary

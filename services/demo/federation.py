@@ -1,12 +1,13 @@
 """A federation of processes on this machine: keys, settings, one coordinator, some silos.
 
-For the demo and for end-to-end tests. Everything lies in one folder, the coordinator's port is the
-one the system gives, and no child outlives the `with` block.
+For the demo and for end-to-end tests. Everything lies in one folder, the coordinator's port is one
+that the system finds free, and no child outlives the `with` block.
 """
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,14 +55,12 @@ class Child:
 
     def lines(self) -> list[dict[str, object]]:
         """The JSON lines of its log so far."""
-        found = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
-            if line.startswith("{"):
-                found.append(json.loads(line))
-        return found
+        # What ends without a newline is still being written.
+        whole, _, _ = self.log.read_text(encoding="utf-8").rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def wait_for(self, event: str, *, timeout_s: float = _START_S) -> dict[str, object]:
-        """Wait until its log has this event, counted from now; returns the line.
+        """Wait until its log has this event; returns the line.
 
         Raises:
             ChildError: it ended first, or was silent for too long.
@@ -112,7 +111,7 @@ class LocalFederation:
     home: Path
     silos: Sequence[str]
     deadlines: Mapping[str, float] = field(default_factory=dict)
-    address: str = f"{_HOST}:0"
+    address: str = field(default_factory=lambda: f"{_HOST}:{_free_port()}")
     _children: list[Child] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -142,8 +141,8 @@ class LocalFederation:
         """Where a holder keeps its runs."""
         return self.home / name / "storage"
 
-    def start_coordinator(self) -> Child:
-        """Start the coordinator and wait until it listens."""
+    def start_coordinator(self, *, wait: bool = True) -> Child:
+        """Start the coordinator; waits until it listens, or lets silos start meanwhile."""
         lines = [
             f'listen = "{self.address}"',
             'directory = "coordinator/keys"',
@@ -154,7 +153,8 @@ class LocalFederation:
         ]
         path = self._write("coordinator.toml", lines)
         child = self._spawn(COORDINATOR, ["coordinator", "serve", "--config", str(path)])
-        self.address = str(child.wait_for("listening")["address"])
+        if wait:
+            child.wait_for("listening")
         self._write(
             "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
         )
@@ -225,3 +225,10 @@ class LocalFederation:
         child = Child(name, process, log, stream)
         self._children.append(child)
         return child
+
+
+def _free_port() -> int:
+    """A port that nobody listens on; taken a moment later by the coordinator alone."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])

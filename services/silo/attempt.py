@@ -105,7 +105,7 @@ class AttemptDriver:
 
     async def _send(self, message: SiloMessage) -> None:
         point = _BEFORE.get(type(message))
-        if point is not None:
+        if point is not None and self.is_live:
             faults.hit(point, self.attempt.round)
         for item in attachments(message):
             vector = self._vector(item.name)

@@ -5,13 +5,14 @@ releases lies in `runs/<run>/model.safetensors`; after a sum that passed its che
 computed the next state itself, so its file needs no trust in the coordinator.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from fl.participant import RunParticipant
-from fl.plan import TrainingPlan
+from fl.plan import TABULAR, RoundKind, TrainingPlan
 from fl.state import decode_state
 from secagg.effects import Aggregate
 from secagg.ids import RunId
@@ -55,16 +56,7 @@ class Learner:
         parameters = message.parameters
         participant = self._participants.get(parameters.run)
         if participant is None:
-            plan = TrainingPlan.parse(message.plan)
-            participant = RunParticipant(
-                plan,
-                run=parameters.run,
-                seat=self.seat,
-                names={seat.index: seat.silo.name for seat in self.roster.seats},
-                task=build_task(plan, self.config),
-                memory=StoredMemory(self.store),
-                rng=self.rng,
-            )
+            participant = self._make_participant(parameters.run, message.plan)
         participant.check(parameters, message.plan)
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan})
@@ -74,13 +66,18 @@ class Learner:
     def train(self, parameters: RoundParameters, state: bytes) -> Mapping[str, IntVector]:
         """Train on the received state and encode what is contributed."""
         faults.hit("silo.before-training", parameters.round)
+        if parameters.kind == RoundKind.TRAINING:
+            self._limit_torch()
         return self._participants[parameters.run].contribute(parameters, state)
 
     def settle(self, aggregate: Aggregate, state: bytes) -> None:
         """Take the server's step on a checked sum and keep the next state."""
         parameters = aggregate.parameters
         faults.hit("silo.before-settle", parameters.round)
-        following = self._participants[parameters.run].settle(aggregate, state)
+        participant = self._participants.get(parameters.run)
+        if participant is None:  # the sum of an attempt that an earlier process took part in
+            participant = self._make_participant(parameters.run, self._plan_of(parameters.run))
+        following = participant.settle(aggregate, state)
         self._settled[parameters.run] = (parameters.round, following)
 
     def takes_part_in(self, run: RunId) -> bool:
@@ -94,11 +91,34 @@ class Learner:
 
     def release(self, run: RunId, state: bytes) -> Path:
         """Write the run's model file and forget what only a running run needs."""
-        document = self.store.recall(run, _PLAN)
-        assert document is not None  # asked only for runs that this silo takes part in
+        plan = TrainingPlan.parse(self._plan_of(run))
         path = self.config.storage / "runs" / run.hex / MODEL_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_released(path, TrainingPlan.parse(document), decode_state(state, MAX_STATE_BYTES))
+        write_released(path, plan, decode_state(state, MAX_STATE_BYTES))
         self._participants.pop(run, None)
         self._settled.pop(run, None)
         return path
+
+    def _make_participant(self, run: RunId, document: bytes) -> RunParticipant:
+        plan = TrainingPlan.parse(document)
+        return RunParticipant(
+            plan,
+            run=run,
+            seat=self.seat,
+            names={seat.index: seat.silo.name for seat in self.roster.seats},
+            task=build_task(plan, self.config),
+            memory=StoredMemory(self.store),
+            rng=self.rng,
+        )
+
+    def _plan_of(self, run: RunId) -> bytes:
+        document = self.store.recall(run, _PLAN)
+        assert document is not None  # asked only for runs that this silo has accepted
+        return document
+
+    def _limit_torch(self) -> None:
+        """One thread: silos that share a machine would fight for its cores otherwise."""
+        if self.config.task == TABULAR or "torch" in sys.modules:
+            from fl.training import configure_threads
+
+            configure_threads(1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-from fl.errors import LearningError
+from fl.errors import DataError, LearningError, SchemaError
 from secagg.effects import Aborted, Finished, TrainingWanted
 from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
@@ -35,7 +35,7 @@ from secagg.recall import RecalledRound, resend
 from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.silo import SiloRound
-from services.errors import InvalidRequestError, NotNowError, RemoteError
+from services.errors import InvalidRequestError, NotNowError, RemoteError, ServiceError
 from services.observe.logs import Logger, where
 from services.silo.attempt import AttemptDriver, Outcome
 from services.silo.greeting import Greeting
@@ -177,6 +177,12 @@ class SiloNode:
         except (SecAggError, LearningError) as error:
             code = getattr(error, "code", type(error).__name__)
             self.log.warning("left-attempt", code=code, reason=str(error))
+        except ServiceError:
+            raise  # this process cannot go on
+        except Exception as error:  # noqa: BLE001 - a bug costs an attempt, not the silo
+            self.log.error(  # noqa: TRY400 - a traceback's text may quote values
+                "bug", code=type(error).__name__, where=where(error)
+            )
 
     async def _on_protocol(self, envelope: ProtocolEnvelope) -> None:
         message = decode_message(envelope.message)
@@ -253,7 +259,7 @@ class SiloNode:
                 ctx=message.parameters.ctx(),
                 seat=self.seat,
                 code=type(error).__name__,
-                reason=str(error)[:2000],
+                reason=_told(error),
             )
             await self._submit(message.parameters.attempt_id, signed(refusal, self.identity))
             raise
@@ -311,14 +317,12 @@ class SiloNode:
             await self._follow(driver, await driver.carry_out(effects))
             return
         await driver.carry_out(protocol.go_late())
-        # The others need not wait, and the operator learns why. A foreign error's text may quote
-        # the data, so only its class leaves the silo.
-        reason = str(error)[:2000] if isinstance(error, LearningError) else "local training failed"
+        # The others need not wait, and the operator learns why.
         refusal = Refusal(
             ctx=protocol.parameters.ctx(),
             seat=self.seat,
             code=type(error).__name__,
-            reason=reason,
+            reason=_told(error),
         )
         await self._submit(driver.attempt, signed(refusal, self.identity))
 
@@ -379,3 +383,14 @@ class SiloNode:
         for folder in self.directory.iterdir():
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _told(error: BaseException) -> str:
+    """What the coordinator is told of an error: nothing that may speak of this silo's data.
+
+    A schema's problems name columns and count cells, and a foreign error's text may quote anything;
+    they stay in this silo's own log.
+    """
+    if isinstance(error, SchemaError | DataError):
+        return "this silo's data do not fit the plan; its own log says where"
+    return str(error)[:2000] if isinstance(error, LearningError) else "local training failed"
