@@ -4,6 +4,7 @@
 
     SecAggError
     ├── ParameterError              a value we were given cannot be used
+    ├── EvidenceError               an accusation that its statements do not prove
     ├── NonFiniteError              a NaN or an infinity among the values to encode
     └── ProtocolError               abstract: something is wrong in a round
         ├── LocalProtocolError      we used our own objects wrongly
@@ -44,6 +45,12 @@ class NonFiniteError(SecAggError):
     """A value to be encoded is NaN or infinite."""
 
     code: ClassVar[str] = "NON_FINITE"
+
+
+class EvidenceError(SecAggError):
+    """An accusation that its statements do not prove."""
+
+    code: ClassVar[str] = "EVIDENCE"
 
 
 class ProtocolError(SecAggError):

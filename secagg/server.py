@@ -27,11 +27,20 @@ from secagg.errors import (
     BadKeyError,
     BadShareError,
     ContradictionError,
+    EvidenceError,
     LocalProtocolError,
     MalformedMessageError,
     ParameterError,
     ReplayError,
     RosterError,
+)
+from secagg.evidence import (
+    Evidence,
+    EvidenceKind,
+    bad_dealer,
+    bad_revealer,
+    judge,
+    two_statements,
 )
 from secagg.graph import Graph
 from secagg.keys import IdentityKey, verify
@@ -42,7 +51,7 @@ from secagg.ports import VectorStore
 from secagg.roster import Roster
 from secagg.sealing import commit_share
 from secagg.transcript import binding_digest, setup_digest, transcript_digest
-from secagg.unmasking import Openings, residual_masks
+from secagg.unmasking import residual_masks
 from secagg.vectors import check_ranges, root_of, sum_and_unmask
 
 
@@ -127,14 +136,15 @@ class ServerRound:
         self._earlier_abandons = abandons
         self._ctx = parameters.ctx()
         self._suite = parameters.cipher_suite
-        self._seen: dict[tuple[int, str], bytes] = {}
+        self.evidence: list[Evidence] = []
+        self._seen: dict[tuple[int, str], messages.SiloMessage] = {}
         self._lost: set[int] = set()
         self._advertises: dict[int, messages.Advertise] = {}
         self._shares: dict[int, messages.Share] = {}
         self._masked: dict[int, messages.MaskedInput] = {}
         self._late: set[int] = set()
         self._signed: dict[int, bytes] = {}
-        self._pool: dict[int, Openings] = {}
+        self._pool: dict[int, messages.Unmask] = {}
         self._abandons: dict[int, messages.Abandon] = {}
         self._graph: Graph | None = None
         self._setup = b""
@@ -169,17 +179,30 @@ class ServerRound:
                 f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
             )
         key = (seat, message.LABEL)
-        encoded = canonical.digest("seen", message.encode())
         if key in self._seen:
-            if self._seen[key] != encoded:
+            if self._seen[key] != message:
+                self._keep_contradiction(self._seen[key], message)
                 raise ContradictionError(
                     f"seat {seat} sent two different {message.LABEL} in one attempt", silo=seat
                 )
             return []
         require_heard(SERVER_HEARS, self.phase, message)
         effects = self._dispatch(message, now)
-        self._seen[key] = encoded
+        self._seen[key] = message
         return effects
+
+    def _keep_contradiction(
+        self, first: messages.SiloMessage, second: messages.SiloMessage
+    ) -> None:
+        """Keep the two messages as evidence if both are signed and a third party would agree."""
+        case = two_statements(
+            EvidenceKind.CONTRADICTION, first.seat, self.parameters, first, second
+        )
+        try:
+            judge(case, self._roster)
+        except EvidenceError:
+            return
+        self.evidence.append(case)
 
     def set_state(self, now: float) -> list[ServerEffect]:
         """The round's state is in the store under "state": announce it when U2 is fixed."""
@@ -226,10 +249,14 @@ class ServerRound:
                 survivors=self.survivors,
                 advertises=self._advertises,
                 shares=self._shares,
-                openings=self._pool,
+                openings={
+                    seat: {(item.dealer, item.kind): item.share for item in unmask.openings}
+                    for seat, unmask in self._pool.items()
+                },
                 graph=self._own_graph,
             )
         except BadDealerError as error:
+            self._keep_bad_dealer(error)
             return self._abort(AbortReason.BAD_DEALER, str(error), ())
         opened = sum_and_unmask(
             spec=wire,
@@ -414,20 +441,51 @@ class ServerRound:
                 silo=seat,
             )
         for item in message.openings:
-            place = self._own_graph.holders(item.dealer).index(seat)
-            self._check_opening(seat, self._shares[item.dealer].boxes[place], item)
+            self._check_opening(message, item)
         if self.phase is not Phase.UNMASK:
             return []  # enough shares are here
-        self._pool[seat] = {(item.dealer, item.kind): item.share for item in message.openings}
+        self._pool[seat] = message
         return self._close_if_complete(now)
 
-    def _check_opening(self, holder: int, dealt: messages.ShareBox, item: Opening) -> None:
+    def _check_opening(self, message: messages.Unmask, item: Opening) -> None:
+        holder = message.seat
+        share = self._shares[item.dealer]
+        dealt = share.boxes[self._own_graph.holders(item.dealer).index(holder)]
         promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
         found = commit_share(self._setup, item.dealer, holder, item.kind.value, item.share)
         if found != promised:
+            self.evidence.append(
+                bad_revealer(
+                    parameters=self.parameters,
+                    advertises=self._advertises,
+                    share=share,
+                    unmask=message,
+                    model_hash=self._state_notice.model_hash,
+                    share_roots=self._share_roots(),
+                )
+            )
             raise BadShareError(
                 f"a share of seat {item.dealer} is not the one it was dealt", silo=holder
             )
+
+    def _keep_bad_dealer(self, error: BadDealerError) -> None:
+        dealer = error.silo
+        assert dealer is not None  # a bad dealer is named
+        near = self._own_graph.holders(dealer)
+        self.evidence.append(
+            bad_dealer(
+                dealer=dealer,
+                parameters=self.parameters,
+                advertises=self._advertises,
+                share=self._shares[dealer],
+                unmasks={seat: item for seat, item in self._pool.items() if seat in near},
+                model_hash=self._state_notice.model_hash,
+                share_roots=self._share_roots(),
+            )
+        )
+
+    def _share_roots(self) -> dict[int, bytes]:
+        return {seat: share.root for seat, share in self._shares.items()}
 
     def _on_abandon(self, message: messages.Abandon) -> list[ServerEffect]:
         own = self.parameters
@@ -532,7 +590,7 @@ class ServerRound:
             return short
         self.phase = advance(self.phase, Step.SHARED)
         deliveries = {dealer: _deliveries(self._shares[dealer]) for dealer in u2}
-        roots = {dealer: share.root for dealer, share in self._shares.items()}
+        roots = self._share_roots()
         effects: list[ServerEffect] = []
         for holder in u2:
             near = self._near(holder)
@@ -557,8 +615,7 @@ class ServerRound:
         )
         notice = messages.signed(unsigned, self._signing_key)
         self._state = notice
-        roots = {seat: share.root for seat, share in self._shares.items()}
-        self._binding = binding_digest(self._setup, notice.model_hash, roots)
+        self._binding = binding_digest(self._setup, notice.model_hash, self._share_roots())
         return [
             Broadcast(seats=tuple(sorted(self._shares)), message=notice),
             *self._set_deadline(now),

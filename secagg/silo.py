@@ -19,6 +19,7 @@ from secagg.errors import (
     BadShareError,
     BadSignatureError,
     CohortRefusedError,
+    EvidenceError,
     LocalProtocolError,
     ModelMismatchError,
     ParameterError,
@@ -29,6 +30,7 @@ from secagg.errors import (
     SecondUnmaskError,
     SurvivorsMismatchError,
 )
+from secagg.evidence import Evidence, EvidenceKind, judge, two_statements
 from secagg.graph import Graph
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
@@ -89,6 +91,8 @@ class SiloRound:
         self.seat = seat
         self.survivors: tuple[int, ...] = ()
         self.farewell: messages.Complaint | messages.Refusal | None = None
+        self.evidence: list[Evidence] = []
+        self._announced: dict[str, messages.ServerMessage] = {}
         self._identity = identity
         self._roster = roster
         self._policy = policy
@@ -141,11 +145,26 @@ class SiloRound:
         if self.phase in {Phase.CLOSED, Phase.ABORTED}:
             raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
         try:
+            self._watch_coordinator(message)
             require_heard(SILO_HEARS, self.phase, message)
             return self._dispatch(message)
         except BaseException as error:
             self._die(error)
             raise
+
+    def _watch_coordinator(self, message: messages.ServerMessage) -> None:
+        """Keep evidence if the coordinator signed two openings, or two states, of one attempt."""
+        if not isinstance(message, messages.RoundOpen | messages.StateNotice):
+            return
+        first = self._announced.setdefault(message.LABEL, message)
+        if first == message or self._parameters is None:
+            return
+        case = two_statements(EvidenceKind.EQUIVOCATION, 0, self._parameters, first, message)
+        try:
+            judge(case, self._roster)
+        except EvidenceError:
+            return
+        self.evidence.append(case)
 
     def contribute(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
         """Mask and send this silo's vector.

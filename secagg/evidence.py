@@ -1,0 +1,347 @@
+"""Evidence of misbehavior that a third party can check with nothing but the roster.
+
+Every case rests on signatures: of the silo or the coordinator that is accused, over statements
+that no honest party makes. What cannot be decided so (a complaint, a failed tag check, silence)
+is never called evidence. The statements are the messages themselves, in canonical bytes.
+
+=====================  ============================================================
+case                   what the statements show
+=====================  ============================================================
+bad dealer             t opened shares fit the dealer's commitments and rebuild
+                       another secret than it committed to
+bad revealer           a holder signed an opening that does not fit the dealer's
+                       commitment
+contradiction          one silo signed two different messages of one kind in one
+                       attempt
+equivocation           the coordinator signed two different openings of one attempt,
+                       two states for one setup, or two results for one binding
+=====================  ============================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, assert_never
+
+from secagg.codec import (
+    DIGEST,
+    MAX_RECORD_BYTES,
+    SEATS,
+    U32,
+    Record,
+    blob,
+    choice,
+    listed,
+    nested,
+)
+from secagg.errors import EvidenceError, RemoteProtocolError
+from secagg.keys import mask_key_from_seed, verify
+from secagg.messages import (
+    Advertise,
+    MaskedInput,
+    Message,
+    Opening,
+    Result,
+    RoundOpen,
+    Share,
+    ShareKind,
+    SignedMessage,
+    StateNotice,
+    Survivors,
+    Unmask,
+    decode_message,
+)
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster
+from secagg.sealing import commit_secret, commit_share
+from secagg.shamir import combine
+from secagg.transcript import binding_digest, setup_digest
+
+# What an honest silo says once in an attempt. One whose machine was restored from an older copy
+# may say it twice, which is why a restored silo sits the attempt out.
+SAID_ONCE: Final = (Advertise, Share, MaskedInput, Survivors, Unmask)
+
+
+class EvidenceKind(StrEnum):
+    """What the accused did."""
+
+    BAD_DEALER = "bad dealer"
+    BAD_REVEALER = "bad revealer"
+    CONTRADICTION = "contradiction"
+    EQUIVOCATION = "equivocation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRoot(Record):
+    """A member of U2 and its share root."""
+
+    LABEL: ClassVar[str] = "evidence-root"
+
+    seat: Annotated[int, U32]
+    root: Annotated[bytes, DIGEST]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence(Record):
+    """A case against one seat, or against the coordinator (seat 0).
+
+    Attributes:
+        statements: encoded messages; which ones depends on the kind.
+        model_hash, share_roots: with setup they give the binding that an Unmask was signed for.
+    """
+
+    LABEL: ClassVar[str] = "evidence"
+
+    kind: Annotated[EvidenceKind, choice(EvidenceKind)]
+    accused: Annotated[int, U32]
+    parameters: Annotated[RoundParameters, nested(RoundParameters)]
+    statements: Annotated[tuple[bytes, ...], listed(blob(MAX_RECORD_BYTES, "a statement"))]
+    model_hash: Annotated[bytes, DIGEST] = bytes(32)
+    share_roots: Annotated[tuple[ShareRoot, ...], listed(nested(ShareRoot))] = ()
+    holders: Annotated[tuple[int, ...], SEATS] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What checked evidence proves, in words for people."""
+
+    accused: str
+    finding: str
+
+
+def bad_dealer(
+    *,
+    dealer: int,
+    parameters: RoundParameters,
+    advertises: Mapping[int, Advertise],
+    share: Share,
+    unmasks: Mapping[int, Unmask],
+    model_hash: bytes,
+    share_roots: Mapping[int, bytes],
+) -> Evidence:
+    """The case against a dealer whose opened shares rebuild another secret."""
+    return Evidence(
+        kind=EvidenceKind.BAD_DEALER,
+        accused=dealer,
+        parameters=parameters,
+        statements=(
+            *(advertises[seat].encode() for seat in sorted(advertises)),
+            share.encode(),
+            *(unmasks[seat].encode() for seat in sorted(unmasks)),
+        ),
+        model_hash=model_hash,
+        share_roots=_roots(share_roots),
+        holders=tuple(sorted(unmasks)),
+    )
+
+
+def bad_revealer(
+    *,
+    parameters: RoundParameters,
+    advertises: Mapping[int, Advertise],
+    share: Share,
+    unmask: Unmask,
+    model_hash: bytes,
+    share_roots: Mapping[int, bytes],
+) -> Evidence:
+    """The case against a holder that opened another share than it was dealt."""
+    return Evidence(
+        kind=EvidenceKind.BAD_REVEALER,
+        accused=unmask.seat,
+        parameters=parameters,
+        statements=(
+            *(advertises[seat].encode() for seat in sorted(advertises)),
+            share.encode(),
+            unmask.encode(),
+        ),
+        model_hash=model_hash,
+        share_roots=_roots(share_roots),
+    )
+
+
+def two_statements(
+    kind: EvidenceKind, accused: int, parameters: RoundParameters, first: Message, second: Message
+) -> Evidence:
+    """A contradiction of a silo, or an equivocation of the coordinator (accused 0)."""
+    return Evidence(
+        kind=kind,
+        accused=accused,
+        parameters=parameters,
+        statements=(first.encode(), second.encode()),
+    )
+
+
+def judge(evidence: Evidence, roster: Roster) -> Verdict:
+    """Check a case offline.
+
+    Args:
+        evidence: the case.
+        roster: the version that the round named; it gives every key.
+
+    Raises:
+        EvidenceError: the statements do not prove it.
+    """
+    if evidence.parameters.roster_digest != roster.digest():
+        raise EvidenceError("the evidence is about a round under another roster version")
+    try:
+        statements = [decode_message(data) for data in evidence.statements]
+        match evidence.kind:
+            case EvidenceKind.BAD_DEALER:
+                finding = _judge_dealer(evidence, statements, roster)
+            case EvidenceKind.BAD_REVEALER:
+                finding = _judge_revealer(evidence, statements, roster)
+            case EvidenceKind.CONTRADICTION:
+                finding = _judge_contradiction(evidence, statements, roster)
+            case EvidenceKind.EQUIVOCATION:
+                finding = _judge_equivocation(statements, roster)
+            case _:
+                assert_never(evidence.kind)
+    except EvidenceError:
+        raise
+    except (RemoteProtocolError, KeyError) as error:
+        raise EvidenceError(f"the statements do not hold: {error}") from error
+    is_silo = evidence.kind is not EvidenceKind.EQUIVOCATION
+    name = roster.seat(evidence.accused).silo.name if is_silo else "the coordinator"
+    return Verdict(accused=name, finding=finding)
+
+
+def _roots(share_roots: Mapping[int, bytes]) -> tuple[ShareRoot, ...]:
+    return tuple(ShareRoot(seat=seat, root=share_roots[seat]) for seat in sorted(share_roots))
+
+
+def _verify_silo(message: SignedMessage, seat: int, roster: Roster) -> None:
+    verify(roster.seat(seat).identity_key, message.signature, message.signed_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dealing:
+    """Statements of a case about shares, their signatures checked."""
+
+    setup: bytes
+    share: Share
+    advertises: dict[int, Advertise]
+    unmasks: dict[int, Unmask]
+
+
+def _read_dealing(evidence: Evidence, statements: list[Message], roster: Roster) -> _Dealing:
+    """Recompute setup and binding, so that every statement is about this one attempt."""
+    advertises = {item.seat: item for item in statements if isinstance(item, Advertise)}
+    shares = [item for item in statements if isinstance(item, Share)]
+    unmasks = {item.seat: item for item in statements if isinstance(item, Unmask)}
+    if len(shares) != 1 or not unmasks:
+        raise EvidenceError("expected one Share and at least one Unmask among the statements")
+    ctx = evidence.parameters.ctx()
+    for item in advertises.values():
+        if item.ctx != ctx:
+            raise EvidenceError("keys of another attempt are among the statements")
+        _verify_silo(item, item.seat, roster)
+    setup = setup_digest(ctx, advertises)
+    share = shares[0]
+    roots = {item.seat: item.root for item in evidence.share_roots}
+    if share.setup != setup or roots.get(share.seat) != share.root:
+        raise EvidenceError("the shares were dealt in another attempt")
+    _verify_silo(share, share.seat, roster)
+    binding = binding_digest(setup, evidence.model_hash, roots)
+    for unmask in unmasks.values():
+        if unmask.binding != binding:
+            raise EvidenceError("the shares were opened in another attempt")
+        _verify_silo(unmask, unmask.seat, roster)
+    return _Dealing(setup=setup, share=share, advertises=advertises, unmasks=unmasks)
+
+
+def _opened(case: _Dealing, holder: int) -> tuple[Opening, bool]:
+    """What a holder opened of the dealer, and whether it is what it was dealt."""
+    dealer = case.share.seat
+    opening = next(item for item in case.unmasks[holder].openings if item.dealer == dealer)
+    box = next(box for box in case.share.boxes if box.holder == holder)
+    promised = box.commitment_a if opening.kind is ShareKind.KEY else box.commitment_b
+    found = commit_share(case.setup, dealer, holder, opening.kind.value, opening.share)
+    return opening, found == promised
+
+
+def _judge_dealer(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    case = _read_dealing(evidence, statements, roster)
+    dealer = case.share.seat
+    if dealer != evidence.accused:
+        raise EvidenceError("the shares are those of another dealer than the accused")
+    shares = {}
+    kinds = set()
+    for holder in case.unmasks:
+        opening, fits = _opened(case, holder)
+        if not fits:
+            raise EvidenceError("an opened share does not fit its commitment: its holder lies")
+        shares[holder] = opening.share
+        kinds.add(opening.kind)
+    u1 = tuple(sorted(case.advertises))
+    threshold = evidence.parameters.neighborhoods(u1, case.setup).threshold
+    if len(kinds) != 1 or len(shares) < threshold:
+        raise EvidenceError(f"expected {threshold} shares of one kind, got {len(shares)}")
+    try:
+        secret = combine(shares, threshold)
+    except RemoteProtocolError:
+        return "its opened shares rebuild no secret at all"
+    if kinds == {ShareKind.SELF}:
+        holds = commit_secret("com-b", case.setup, dealer, secret) == case.share.commitment_b
+    else:
+        holds = mask_key_from_seed(secret).public == case.advertises[dealer].mask_key
+    if holds:
+        raise EvidenceError("the opened shares rebuild what the dealer committed to")
+    return "its opened shares fit its commitments and rebuild another secret"
+
+
+def _judge_revealer(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    case = _read_dealing(evidence, statements, roster)
+    if evidence.accused not in case.unmasks:
+        raise EvidenceError("no opening of the accused is among the statements")
+    if _opened(case, evidence.accused)[1]:
+        raise EvidenceError("the opened share fits its commitment")
+    dealer = roster.seat(case.share.seat).silo.name
+    return f"it opened another share of {dealer} than it was dealt"
+
+
+def _judge_contradiction(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    first, second = _two(statements)
+    if not isinstance(first, SAID_ONCE) or type(first) is not type(second):
+        raise EvidenceError("expected two messages of one kind that a silo sends once")
+    assert isinstance(second, SAID_ONCE)  # of the same type as the first
+    for item in (first, second):
+        if item.seat != evidence.accused:
+            raise EvidenceError("a statement is not the accused's")
+        _verify_silo(item, evidence.accused, roster)
+    if _about(first) != _about(second):
+        raise EvidenceError("the statements are about different attempts")
+    if first.signed_bytes() == second.signed_bytes():
+        raise EvidenceError("the two statements say the same")
+    return f"it signed two different {type(first).__name__} messages in one attempt"
+
+
+def _judge_equivocation(statements: list[Message], roster: Roster) -> str:
+    first, second = _two(statements)
+    kinds = (RoundOpen, StateNotice, Result)
+    if not isinstance(first, kinds) or type(first) is not type(second):
+        raise EvidenceError("expected two messages of one kind by the coordinator")
+    assert isinstance(second, kinds)  # of the same type as the first
+    for item in (first, second):
+        verify(roster.coordinator_key, item.signature, item.signed_bytes())
+    if _about(first) != _about(second):
+        raise EvidenceError("the statements are about different attempts")
+    if first.signed_bytes() == second.signed_bytes():
+        raise EvidenceError("the two statements say the same")
+    return f"it signed two different {type(first).__name__} messages for one attempt"
+
+
+def _two(statements: list[Message]) -> tuple[Message, Message]:
+    if len(statements) != 2:
+        raise EvidenceError(f"expected two statements, got {len(statements)}")
+    return statements[0], statements[1]
+
+
+def _about(message: Message) -> object:
+    """What identifies the attempt, or the view of it, that a message speaks of."""
+    if isinstance(message, RoundOpen):
+        return message.parameters.federation, message.parameters.attempt_id
+    for name in ("binding", "setup", "ctx", "attempt_id"):
+        value = getattr(message, name, None)
+        if value is not None:
+            return value
+    raise EvidenceError("a statement names no attempt")
