@@ -101,27 +101,36 @@ def segment_scales(plan: "PrivacyPlan") -> dict[str, float]:
     }
 
 
-def round_event(plan: "PrivacyPlan") -> Event:
-    """What one round of the plan releases; its part of the reserve is booked with it."""
-    reserve = RESERVE * plan.delta / plan.rounds
+def round_event(plan: "PrivacyPlan", *, epsilon: float) -> Event:
+    """What one round of the plan releases.
+
+    Args:
+        plan: the plan.
+        epsilon: the largest epsilon at which delta will be read: the plan's own, or the limit of
+            the account it is booked on; what integers cost in delta grows with it.
+
+    Raises:
+        PlanError: the integers cost more than the plan's reserve.
+    """
+    cost = delta_terms(plan, epsilon=epsilon).total / plan.rounds
     if plan.noise is Noise.SKELLAM:
         d2 = grid_sensitivity(plan)
         return SkellamEvent(
             mu=(plan.z * d2) ** 2,
             d1=d2 * min(math.sqrt(plan.dimension), d2),
             d2=d2,
-            delta_impl=reserve,
+            delta_impl=cost,
         )
+    return gaussian_event(plan, z=plan.z, delta_impl=cost)
+
+
+def gaussian_event(plan: "PrivacyPlan", *, z: float, delta_impl: float = 0.0) -> Event:
+    """A round of the plan with another noise multiplier, as a trust line needs it."""
     # In isrl each of K local steps is a release against everyone outside the silo.
     count = plan.local_steps if plan.mode is Mode.ISRL else 1
     if plan.participation is Participation.POISSON:
-        return PoissonGaussianEvent(q=plan.q, z=plan.z, count=count, delta_impl=reserve)
-    return GaussianEvent(z=plan.z, count=count, delta_impl=reserve)
-
-
-def planned_events(plan: "PrivacyPlan") -> tuple[Event, ...]:
-    """All releases of the plan, round by round."""
-    return (round_event(plan),) * plan.rounds
+        return PoissonGaussianEvent(q=plan.q, z=z, count=count, delta_impl=delta_impl)
+    return GaussianEvent(z=z, count=count, delta_impl=delta_impl)
 
 
 def delta_terms(plan: "PrivacyPlan", *, epsilon: float) -> grid.DeltaTerms:
