@@ -59,8 +59,10 @@ class Child:
         whole, _, _ = self.log.read_text(encoding="utf-8").rpartition("\n")
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
-    def wait_for(self, event: str, *, timeout_s: float = _START_S) -> dict[str, object]:
-        """Wait until its log has this event; returns the line.
+    def wait_for(
+        self, event: str, *, run: str | None = None, timeout_s: float = _START_S
+    ) -> dict[str, object]:
+        """Wait until its log has this event, of this run if one is named; returns the line.
 
         Raises:
             ChildError: it ended first, or was silent for too long.
@@ -68,7 +70,7 @@ class Child:
         give_up = monotonic() + timeout_s
         while True:
             for line in self.lines():
-                if line.get("event") == event:
+                if line.get("event") == event and run in {None, line.get("run")}:
                     return line
             if self.exit_code is not None or monotonic() > give_up:
                 raise ChildError(

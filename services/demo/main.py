@@ -9,6 +9,7 @@ import hashlib
 import json
 import platform
 import shutil
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -47,6 +48,7 @@ _DEADLINES: Final = {
 }
 _MODEL_WAIT_S: Final = 20.0
 _GLANCE_S: Final = 0.1
+_WIDTH: Final = 110  # of the tables where the output is no terminal
 _PACKAGES: Final = ("secagg", "cryptography", "grpcio", "numpy", "scikit-learn", "torch")
 
 
@@ -116,7 +118,7 @@ def run_demo(output: Path, *, rounds: int) -> int:
         ServiceError: something did not come up, or a run did not end well.
     """
     began = monotonic()
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     folder = output / f"demo-{utc_now():%Y%m%d-%H%M%S}"
     data = write_data(folder / "data", SEED)
     console.print(f"{len(HOSPITALS)} hospitals, one coordinator, mTLS on loopback; files: {folder}")

@@ -67,9 +67,9 @@ def print_all(
 
 
 def _scores(scores: Sequence[Score]) -> Table:
-    table = Table(title="Models on the test part that no hospital has")
+    table = Table(title="Test part: patients of no hospital. Loss: on all hospitals' rows together")
     table.add_column("training")
-    for name in ("rounds", "test AUC", "test accuracy", "pooled training loss", "gap to pooled"):
+    for name in ("rounds", "test AUC", "test accuracy", "training loss", "gap to pooled"):
         table.add_column(name, justify="right")
     pooled = next(one.training_loss for one in scores if one.name == POOLED)
     for one in scores:
