@@ -24,35 +24,23 @@ from secagg.effects import (
 )
 from secagg.errors import (
     BadDealerError,
-    BadKeyError,
-    BadShareError,
-    ContradictionError,
-    EvidenceError,
     LocalProtocolError,
-    MalformedMessageError,
     ParameterError,
-    ReplayError,
     RosterError,
 )
 from secagg.evidence import (
     Evidence,
-    EvidenceKind,
-    bad_dealer,
-    bad_revealer,
-    judge,
-    two_statements,
 )
-from secagg.graph import Graph
-from secagg.keys import IdentityKey, verify
-from secagg.messages import MASKED, STATE, SUM, Opening, ShareKind
+from secagg.intake import Intake, masked_name
+from secagg.keys import IdentityKey
+from secagg.messages import STATE, SUM
 from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.roster import Roster
-from secagg.sealing import commit_share
-from secagg.transcript import binding_digest, setup_digest, transcript_digest
+from secagg.transcript import transcript_digest
 from secagg.unmasking import residual_masks
-from secagg.vectors import check_ranges, root_of, sum_and_unmask
+from secagg.vectors import check_ranges, sum_and_unmask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +71,6 @@ _TIMED_PHASES: Final = (
     Phase.SURVIVORS,
     Phase.UNMASK,
 )
-
-
-def masked_name(seat: int) -> str:
-    """The name of a silo's masked vector in the server's store."""
-    return f"{MASKED}.{seat}"
 
 
 class ServerRound:
@@ -134,23 +117,10 @@ class ServerRound:
         self._store = store
         self._deadlines = deadlines
         self._earlier_abandons = abandons
-        self._ctx = parameters.ctx()
         self._suite = parameters.cipher_suite
-        self.evidence: list[Evidence] = []
-        self._seen: dict[tuple[int, str], messages.SiloMessage] = {}
+        self._intake = Intake(parameters, roster=roster, cohort=cohort, store=store)
         self._lost: set[int] = set()
-        self._advertises: dict[int, messages.Advertise] = {}
-        self._shares: dict[int, messages.Share] = {}
-        self._masked: dict[int, messages.MaskedInput] = {}
-        self._late: set[int] = set()
-        self._signed: dict[int, bytes] = {}
-        self._pool: dict[int, messages.Unmask] = {}
-        self._abandons: dict[int, messages.Abandon] = {}
-        self._graph: Graph | None = None
-        self._setup = b""
         self._state: messages.StateNotice | None = None
-        self._binding = b""
-        self._entries: tuple[messages.SurvivorEntry, ...] = ()
         self._certificate: tuple[messages.Endorsement, ...] = ()
 
     # --- what the driver calls ----------------------------------------------------------------
@@ -178,31 +148,22 @@ class ServerRound:
             raise RosterError(
                 f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
             )
-        key = (seat, message.LABEL)
-        if key in self._seen:
-            if self._seen[key] != message:
-                self._keep_contradiction(self._seen[key], message)
-                raise ContradictionError(
-                    f"seat {seat} sent two different {message.LABEL} in one attempt", silo=seat
-                )
+        if self._intake.has(message):
             return []
         require_heard(SERVER_HEARS, self.phase, message)
-        effects = self._dispatch(message, now)
-        self._seen[key] = message
-        return effects
+        self._intake.take(message)
+        return self._after(message, now)
 
-    def _keep_contradiction(
-        self, first: messages.SiloMessage, second: messages.SiloMessage
-    ) -> None:
-        """Keep the two messages as evidence if both are signed and a third party would agree."""
-        case = two_statements(
-            EvidenceKind.CONTRADICTION, first.seat, self.parameters, first, second
-        )
-        try:
-            judge(case, self._roster)
-        except EvidenceError:
-            return
-        self.evidence.append(case)
+    def _after(self, message: messages.SiloMessage, now: float) -> list[ServerEffect]:
+        """What a new statement sets off."""
+        match message:
+            case messages.Complaint():
+                detail = f"seat {message.seat} about seat {message.dealer}: {message.reason}"
+                return self._abort(AbortReason.COMPLAINT, detail, ())
+            case messages.Refusal():
+                return self.lost(message.seat, now)
+            case _:
+                return self._close_if_complete(now)
 
     def set_state(self, now: float) -> list[ServerEffect]:
         """The round's state is in the store under "state": announce it when U2 is fixed."""
@@ -243,20 +204,20 @@ class ServerRound:
         try:
             removals = residual_masks(
                 suite=self._suite,
-                setup=self._setup,
-                binding=self._binding,
+                setup=self._intake.setup,
+                binding=self._intake.binding,
                 segments=wire.names,
                 survivors=self.survivors,
-                advertises=self._advertises,
-                shares=self._shares,
+                advertises=self._intake.advertises,
+                shares=self._intake.shares,
                 openings={
                     seat: {(item.dealer, item.kind): item.share for item in unmask.openings}
-                    for seat, unmask in self._pool.items()
+                    for seat, unmask in self._intake.unmasks.items()
                 },
-                graph=self._own_graph,
+                graph=self._intake.graph,
             )
         except BadDealerError as error:
-            self._keep_bad_dealer(error)
+            self._intake.keep_bad_dealer(error)
             return self._abort(AbortReason.BAD_DEALER, str(error), ())
         opened = sum_and_unmask(
             spec=wire,
@@ -269,8 +230,8 @@ class ServerRound:
         )
         check_ranges(opened.values, self.parameters.spec, len(self.survivors))
         unsigned = messages.Result(
-            binding=self._binding,
-            entries=self._entries,
+            binding=self._intake.binding,
+            entries=self._intake.entries,
             endorsements=self._certificate,
             root=opened.root,
             chunks=len(wire.chunks),
@@ -282,256 +243,68 @@ class ServerRound:
         aggregate = Aggregate(
             values=opened.values,
             survivors=self.survivors,
-            cohort=tuple(sorted(self._advertises)),
+            cohort=self._intake.u1,
             parameters=self.parameters,
             state_hash=self._state_notice.model_hash,
         )
         return [
-            Broadcast(seats=tuple(sorted(self._shares)), message=result),
+            Broadcast(seats=self._intake.u2, message=result),
             Finished(aggregate=aggregate),
         ]
 
     @property
     def survivors(self) -> tuple[int, ...]:
         """U3, once it is fixed."""
-        return tuple(entry.seat for entry in self._entries)
+        return self._intake.survivors
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Cases against silos that came up in this attempt."""
+        return tuple(self._intake.evidence)
 
     @property
     def abandons(self) -> tuple[messages.Abandon, ...]:
         """Abandon statements of U1's silos for this attempt."""
-        return tuple(self._abandons[seat] for seat in sorted(self._abandons))
+        return tuple(self._intake.abandons[seat] for seat in sorted(self._intake.abandons))
 
     @property
     def may_retry(self) -> bool:
         """Whether an aborted attempt may be followed by another one of the same round.
 
-        Before any masked vector came: freely. After: once t silos have abandoned it.
+        Before the state was announced: freely, for nobody can have masked a vector. After: once
+        t silos have abandoned it, which only the complete graph makes a proof (SA1 spec 2.5).
         """
         if self.phase is not Phase.ABORTED:
             return False
-        if not self._masked:
+        if not self._intake.binding:
             return True
         provable = self.parameters.mode == MODE_MALICIOUS
-        return provable and len(self._abandons) >= self._own_graph.threshold
+        return provable and len(self._intake.abandons) >= self._intake.graph.threshold
 
     def awaited(self) -> tuple[int, ...]:
         """Seats whose message is still awaited in this phase."""
+        kept = self._intake
         expected: Mapping[Phase, tuple[set[int], set[int]]] = {
-            Phase.ADVERTISE: (set(self.cohort), set(self._advertises)),
-            Phase.SHARE: (set(self._advertises), set(self._shares)),
-            Phase.MASK: (set(self._shares), set(self._masked) | self._late),
-            Phase.SURVIVORS: (set(self._shares), set(self._signed)),
-            Phase.UNMASK: (set(self._shares), set(self._pool)),
+            Phase.ADVERTISE: (set(self.cohort), set(kept.advertises)),
+            Phase.SHARE: (set(kept.advertises), set(kept.shares)),
+            Phase.MASK: (set(kept.shares), set(kept.masked) | kept.late),
+            Phase.SURVIVORS: (set(kept.shares), set(kept.signed)),
+            Phase.UNMASK: (set(kept.shares), set(kept.unmasks)),
         }
         asked, answered = expected.get(self.phase, (set(), set()))
         return tuple(sorted(asked - answered - self._lost))
 
-    # --- messages -----------------------------------------------------------------------------
-
-    def _dispatch(self, message: messages.SiloMessage, now: float) -> list[ServerEffect]:
-        match message:
-            case messages.Advertise():
-                return self._on_advertise(message, now)
-            case messages.Share():
-                return self._on_share(message, now)
-            case messages.MaskedInput():
-                return self._on_masked(message, now)
-            case messages.Late():
-                return self._on_late(message, now)
-            case messages.Survivors():
-                return self._on_survivors(message, now)
-            case messages.Unmask():
-                return self._on_unmask(message, now)
-            case messages.Abandon():
-                return self._on_abandon(message)
-            case messages.Complaint():
-                return self._on_complaint(message)
-            case messages.Refusal():
-                self._verify(message)
-                return self.lost(message.seat, now)
-
-    def _on_advertise(self, message: messages.Advertise, now: float) -> list[ServerEffect]:
-        seat = message.seat
-        if seat not in self.cohort:
-            raise RosterError(f"seat {seat} is not invited to this round", silo=seat)
-        if message.ctx != self._ctx:
-            raise ReplayError("keys were advertised for another attempt", silo=seat)
-        self._verify(message)
-        taken = frozenset().union(*(item.public_keys for item in self._advertises.values()))
-        expected = 4 if self._suite.is_hybrid else 2
-        if len(message.public_keys) != expected or message.public_keys & taken:
-            raise BadKeyError(
-                f"{expected} keys are advertised in suite {self._suite.number}, each another one",
-                silo=seat,
-            )
-        self._advertises[seat] = message
-        return self._close_if_complete(now)
-
-    def _on_share(self, message: messages.Share, now: float) -> list[ServerEffect]:
-        seat = message.seat
-        if seat not in self._advertises:
-            raise RosterError(f"seat {seat} has not advertised keys in this attempt", silo=seat)
-        if message.setup != self._setup:
-            raise ReplayError("shares were dealt for another set of keys", silo=seat)
-        if tuple(box.holder for box in message.boxes) != self._own_graph.holders(seat):
-            raise MalformedMessageError("shares must be dealt to every neighbor, in order")
-        hybrid_suite = self._suite.is_hybrid
-        if not all(box.is_shaped(seat, hybrid_suite=hybrid_suite) for box in message.boxes):
-            raise MalformedMessageError("a box lacks a part or has one too many", silo=seat)
-        self._verify(message)
-        self._shares[seat] = message
-        return self._close_if_complete(now)
-
-    def _on_masked(self, message: messages.MaskedInput, now: float) -> list[ServerEffect]:
-        seat = message.seat
-        if seat not in self._shares or seat in self._late:
-            raise RosterError(f"no masked vector is awaited from seat {seat}", silo=seat)
-        if not self._binding or message.binding != self._binding:
-            raise ReplayError("a vector was masked for another view of the round", silo=seat)
-        wire = self.parameters.wire_spec
-        if message.lengths != tuple(segment.length for segment in wire.segments):
-            raise MalformedMessageError("a masked vector has other segment lengths", silo=seat)
-        self._verify(message)
-        if root_of(self._store, masked_name(seat), wire) != message.root:
-            raise MalformedMessageError(
-                "the chunks of a masked vector are not those under its root", silo=seat
-            )
-        self._masked[seat] = message
-        return self._close_if_complete(now)
-
-    def _on_late(self, message: messages.Late, now: float) -> list[ServerEffect]:
-        if message.seat not in self._shares or message.seat in self._masked:
-            raise RosterError(f"seat {message.seat} cannot go late now", silo=message.seat)
-        if message.setup != self._setup:
-            raise ReplayError("a silo goes late in another attempt", silo=message.seat)
-        self._late.add(message.seat)
-        return self._close_if_complete(now)
-
-    def _on_survivors(self, message: messages.Survivors, now: float) -> list[ServerEffect]:
-        seat = message.seat
-        if seat not in self._shares:
-            raise RosterError(f"seat {seat} is not in U2", silo=seat)
-        if (message.binding, message.survivors) != (
-            self._binding,
-            messages.survivors_hash(self._entries),
-        ):
-            raise ReplayError("a silo signed other survivors", silo=seat)
-        self._verify(message)
-        if self.phase is not Phase.SURVIVORS:
-            return []  # the certificate is complete without it
-        self._signed[seat] = message.signature
-        return self._close_if_complete(now)
-
-    def _on_unmask(self, message: messages.Unmask, now: float) -> list[ServerEffect]:
-        seat = message.seat
-        if seat not in self._shares:
-            raise RosterError(f"seat {seat} is not in U2", silo=seat)
-        if message.binding != self._binding:
-            raise ReplayError("shares were opened for another view of the round", silo=seat)
-        self._verify(message)
-        survivors = set(self.survivors)
-        expected = tuple(
-            (dealer, ShareKind.SELF if dealer in survivors else ShareKind.KEY)
-            for dealer in self._near(seat)
-        )
-        if tuple((item.dealer, item.kind) for item in message.openings) != expected:
-            raise BadShareError(
-                "one share is opened for each silo of U2: of its self mask if it survived, of "
-                "its key if not",
-                silo=seat,
-            )
-        for item in message.openings:
-            self._check_opening(message, item)
-        if self.phase is not Phase.UNMASK:
-            return []  # enough shares are here
-        self._pool[seat] = message
-        return self._close_if_complete(now)
-
-    def _check_opening(self, message: messages.Unmask, item: Opening) -> None:
-        holder = message.seat
-        share = self._shares[item.dealer]
-        dealt = share.boxes[self._own_graph.holders(item.dealer).index(holder)]
-        promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
-        found = commit_share(self._setup, item.dealer, holder, item.kind.value, item.share)
-        if found != promised:
-            self.evidence.append(
-                bad_revealer(
-                    parameters=self.parameters,
-                    advertises=self._advertises,
-                    share=share,
-                    unmask=message,
-                    model_hash=self._state_notice.model_hash,
-                    share_roots=self._share_roots(),
-                )
-            )
-            raise BadShareError(
-                f"a share of seat {item.dealer} is not the one it was dealt", silo=holder
-            )
-
-    def _keep_bad_dealer(self, error: BadDealerError) -> None:
-        dealer = error.silo
-        assert dealer is not None  # a bad dealer is named
-        near = self._own_graph.holders(dealer)
-        self.evidence.append(
-            bad_dealer(
-                dealer=dealer,
-                parameters=self.parameters,
-                advertises=self._advertises,
-                share=self._shares[dealer],
-                unmasks={seat: item for seat, item in self._pool.items() if seat in near},
-                model_hash=self._state_notice.model_hash,
-                share_roots=self._share_roots(),
-            )
-        )
-
-    def _share_roots(self) -> dict[int, bytes]:
-        return {seat: share.root for seat, share in self._shares.items()}
-
-    def _on_abandon(self, message: messages.Abandon) -> list[ServerEffect]:
-        own = self.parameters
-        if (message.federation, message.attempt_id) != (own.federation, own.attempt_id):
-            raise ReplayError("a silo abandons another attempt", silo=message.seat)
-        if message.seat not in self._advertises:
-            raise RosterError("only silos of U1 can abandon an attempt", silo=message.seat)
-        self._verify(message)
-        self._abandons[message.seat] = message
-        return []
-
-    def _on_complaint(self, message: messages.Complaint) -> list[ServerEffect]:
-        if message.setup != self._setup:
-            raise ReplayError("a complaint is about another attempt", silo=message.seat)
-        if message.seat not in self._shares or message.dealer not in self._shares:
-            raise RosterError("a complaint names a silo outside U2", silo=message.seat)
-        self._verify(message)
-        return self._abort(
-            AbortReason.COMPLAINT,
-            f"seat {message.seat} about seat {message.dealer}: {message.reason}",
-            (),
-        )
-
-    def _verify(self, message: messages.SignedSiloMessage) -> None:
-        key = self._roster.seat(message.seat).identity_key
-        verify(key, message.signature, message.signed_bytes())
-
     # --- the ends of phases -------------------------------------------------------------------
 
     @property
-    def _own_graph(self) -> Graph:
-        if self._graph is None:
-            raise LocalProtocolError("the neighborhoods are not known yet")
-        return self._graph
+    def _is_enough(self) -> bool:
+        """Whether t of every neighborhood have signed, or have opened their shares."""
+        kept = self._intake
+        return kept.is_enough(set(kept.signed if self.phase is Phase.SURVIVORS else kept.unmasks))
 
-    def _near(self, seat: int) -> tuple[int, ...]:
-        """The members of U2 in a silo's closed neighborhood; all of U2 in a complete graph."""
-        return tuple(sorted(set(self._shares) & set(self._own_graph.holders(seat))))
-
-    def _answered(self) -> set[int]:
-        return set(self._signed) if self.phase is Phase.SURVIVORS else set(self._pool)
-
-    def _is_enough(self, answered: set[int]) -> bool:
-        """Whether t silos of every U2 member's neighborhood have answered."""
-        graph = self._own_graph
-        return all(len(answered & set(graph.holders(s))) >= graph.threshold for s in self._shares)
+    @property
+    def _needed(self) -> str:
+        return f"{self._intake.graph.threshold} of each neighborhood are needed"
 
     @property
     def _state_notice(self) -> messages.StateNotice:
@@ -547,11 +320,11 @@ class ServerRound:
     def _close_if_complete(self, now: float) -> list[ServerEffect]:
         """Close the phase early: when all have answered, or t of each neighborhood where t do."""
         if self.phase in {Phase.SURVIVORS, Phase.UNMASK}:
-            complete = self._is_enough(self._answered()) or not self.awaited()
+            complete = self._is_enough or not self.awaited()
         else:
             complete = self.phase in _TIMED_PHASES and not self.awaited()
             # A state that is still being made is no reason to close.
-            complete = complete and not (self.phase is Phase.MASK and not self._binding)
+            complete = complete and not (self.phase is Phase.MASK and not self._intake.binding)
         return self._close(now) if complete else []
 
     def _close(self, now: float) -> list[ServerEffect]:
@@ -570,30 +343,29 @@ class ServerRound:
                 return []
 
     def _close_advertise(self, now: float) -> list[ServerEffect]:
-        u1 = tuple(sorted(self._advertises))
+        u1 = self._intake.u1
         short = self._too_few(u1, AbortReason.TOO_FEW_ADVERTISED, self.cohort)
         if short:
             return short
-        self._setup = setup_digest(self._ctx, self._advertises)
         try:
-            self._graph = self.parameters.neighborhoods(u1, self._setup)
+            self._intake.fix_keys()
         except ParameterError as error:  # a regular graph needs enough silos
             return self._abort(AbortReason.TOO_FEW_ADVERTISED, str(error), ())
         self.phase = advance(self.phase, Step.ADVERTISED)
-        keys = messages.Keys(advertises=tuple(self._advertises[seat] for seat in u1))
+        keys = messages.Keys(advertises=tuple(self._intake.advertises[seat] for seat in u1))
         return [Broadcast(seats=u1, message=keys), *self._set_deadline(now)]
 
     def _close_share(self, now: float) -> list[ServerEffect]:
-        u2 = tuple(sorted(self._shares))
-        short = self._too_few(u2, AbortReason.TOO_FEW_SHARED, tuple(self._advertises))
+        u2 = self._intake.u2
+        short = self._too_few(u2, AbortReason.TOO_FEW_SHARED, tuple(self._intake.advertises))
         if short:
             return short
         self.phase = advance(self.phase, Step.SHARED)
-        deliveries = {dealer: _deliveries(self._shares[dealer]) for dealer in u2}
-        roots = self._share_roots()
+        deliveries = {dealer: _deliveries(self._intake.shares[dealer]) for dealer in u2}
+        roots = self._intake.share_roots
         effects: list[ServerEffect] = []
         for holder in u2:
-            near = self._near(holder)
+            near = self._intake.near(holder)
             boxes = messages.Boxes(
                 deliveries=tuple(deliveries[dealer][holder] for dealer in near),
                 distant=tuple(
@@ -609,24 +381,24 @@ class ServerRound:
     def _announce_state(self, now: float) -> list[ServerEffect]:
         """Sign the state for this setup; from here on silos train, so the wait starts anew."""
         unsigned = messages.StateNotice(
-            setup=self._setup,
+            setup=self._intake.setup,
             model_hash=self._state_notice.model_hash,
             nbytes=self._state_notice.nbytes,
         )
         notice = messages.signed(unsigned, self._signing_key)
         self._state = notice
-        self._binding = binding_digest(self._setup, notice.model_hash, self._share_roots())
+        self._intake.fix_state(notice.model_hash)
         return [
-            Broadcast(seats=tuple(sorted(self._shares)), message=notice),
+            Broadcast(seats=self._intake.u2, message=notice),
             *self._set_deadline(now),
         ]
 
     def _close_mask(self, now: float) -> list[ServerEffect]:
-        u3 = tuple(sorted(self._masked))
-        short = self._too_few(u3, AbortReason.TOO_FEW_MASKED, tuple(self._shares))
+        u3 = tuple(sorted(self._intake.masked))
+        short = self._too_few(u3, AbortReason.TOO_FEW_MASKED, tuple(self._intake.shares))
         if short:
             return short
-        entries = tuple(self._masked[seat].entry for seat in u3)
+        entries = tuple(self._intake.masked[seat].entry for seat in u3)
         stale = [entry.seat for entry in entries if entry.prior and entry.prior != u3]
         if stale:
             return self._abort(
@@ -634,38 +406,38 @@ class ServerRound:
                 f"seats {stale} were in a sum over this state with other survivors",
                 (),
             )
-        self._entries = entries
+        self._intake.entries = entries
         self.phase = advance(self.phase, Step.MASKED)
         request = messages.SurvivorsRequest(entries=entries)
         return [
-            Broadcast(seats=tuple(sorted(self._shares)), message=request),
+            Broadcast(seats=self._intake.u2, message=request),
             *self._set_deadline(now),
         ]
 
     def _close_survivors(self, now: float) -> list[ServerEffect]:
-        if not self._is_enough(self._answered()):
+        if not self._is_enough:
             return self._abort(
                 AbortReason.TOO_FEW_SIGNED,
-                f"{len(self._signed)}, {self._own_graph.threshold} of each neighborhood are needed",
+                f"{len(self._intake.signed)}; {self._needed}",
                 self.awaited(),
             )
         self._certificate = tuple(
-            messages.Endorsement(seat=seat, signature=self._signed[seat])
-            for seat in sorted(self._signed)
+            messages.Endorsement(seat=seat, signature=signed.signature)
+            for seat, signed in sorted(self._intake.signed.items())
         )
         self.phase = advance(self.phase, Step.SIGNED)
         certificate = messages.Certificate(endorsements=self._certificate)
         return [
-            Broadcast(seats=tuple(sorted(self._shares)), message=certificate),
+            Broadcast(seats=self._intake.u2, message=certificate),
             *self._set_deadline(now),
         ]
 
     def _close_unmask(self, now: float) -> list[ServerEffect]:
-        if not self._is_enough(self._answered()):
+        if not self._is_enough:
             return self._abort(
                 AbortReason.TOO_FEW_OPENED,
-                f"{len(self._pool)}, {self._own_graph.threshold} of each neighborhood are needed; "
-                f"the round is lost unless they abandon it",
+                f"{len(self._intake.unmasks)}; {self._needed}; the round is lost unless they "
+                f"abandon it",
                 self.awaited(),
             )
         self.phase = advance(self.phase, Step.OPENED)
@@ -674,7 +446,7 @@ class ServerRound:
     def _too_few(
         self, seats: tuple[int, ...], reason: AbortReason, asked: tuple[int, ...]
     ) -> list[ServerEffect]:
-        silos = len(self._advertises)
+        silos = len(self._intake.advertises)
         floor = self.parameters.floor(silos)
         missing = tuple(sorted(set(asked) - set(seats)))
         if len(seats) < floor:
@@ -693,9 +465,9 @@ class ServerRound:
         self.deadline = None
         own = self.parameters
         effects: list[ServerEffect] = []
-        if self._masked:
+        if self._intake.binding:
             request = messages.AbandonRequest(run=own.run, round=own.round, attempt=own.attempt)
-            effects.append(Broadcast(seats=tuple(sorted(self._advertises)), message=request))
+            effects.append(Broadcast(seats=self._intake.u1, message=request))
         failed = messages.RoundFailed(
             run=own.run, round=own.round, attempt=own.attempt, reason=f"{reason}: {detail}"
         )

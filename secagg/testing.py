@@ -30,6 +30,7 @@ from secagg.effects import (
 )
 from secagg.errors import SecAggError
 from secagg.ids import FederationId, RunId, SiloId
+from secagg.intake import masked_name
 from secagg.journal import SiloHistory
 from secagg.keys import IdentityKey
 from secagg.parameters import RoundParameters, VectorSpec
@@ -37,7 +38,7 @@ from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.ring import IntVector
 from secagg.roster import Roster, Seat
-from secagg.server import PhaseDeadlines, ServerRound, masked_name
+from secagg.server import PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 
 PLAN = b"a plan"

@@ -21,6 +21,7 @@ from secagg.effects import (
     ServerEffect,
 )
 from secagg.errors import ContradictionError
+from secagg.intake import masked_name
 from secagg.messages import (
     MASKED,
     STATE,
@@ -39,7 +40,7 @@ from secagg.messages import (
 )
 from secagg.parameters import RoundParameters
 from secagg.ports import VectorStore
-from secagg.server import ServerRound, masked_name
+from secagg.server import ServerRound
 from services.clock import monotonic
 from services.coordinator.mailbox import Mailbox
 from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError

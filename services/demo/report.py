@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from secagg.ids import RunId
-from secagg.server import masked_name
+from secagg.intake import masked_name
 from services.demo.comparison import POOLED, Score
 from services.demo.data import HOSPITALS
 from services.demo.federation import COORDINATOR, LocalFederation
