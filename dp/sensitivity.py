@@ -113,19 +113,15 @@ def round_event(plan: "PrivacyPlan", *, epsilon: float) -> Event:
         PlanError: the integers cost more than the plan's reserve.
     """
     cost = delta_terms(plan, epsilon=epsilon).total / plan.rounds
+    return event_of(plan, z=plan.z, delta_impl=cost)
+
+
+def event_of(plan: "PrivacyPlan", *, z: float, delta_impl: float = 0.0) -> Event:
+    """A round of the plan with another noise multiplier, as a trust line needs it."""
     if plan.noise is Noise.SKELLAM:
         d2 = grid_sensitivity(plan)
-        return SkellamEvent(
-            mu=(plan.z * d2) ** 2,
-            d1=d2 * min(math.sqrt(plan.dimension), d2),
-            d2=d2,
-            delta_impl=cost,
-        )
-    return gaussian_event(plan, z=plan.z, delta_impl=cost)
-
-
-def gaussian_event(plan: "PrivacyPlan", *, z: float, delta_impl: float = 0.0) -> Event:
-    """A round of the plan with another noise multiplier, as a trust line needs it."""
+        d1 = d2 * min(math.sqrt(plan.dimension), d2)
+        return SkellamEvent(mu=(z * d2) ** 2, d1=d1, d2=d2, delta_impl=delta_impl)
     # In isrl each of K local steps is a release against everyone outside the silo.
     count = plan.local_steps if plan.mode is Mode.ISRL else 1
     if plan.participation is Participation.POISSON:
