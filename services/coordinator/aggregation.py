@@ -57,7 +57,8 @@ class Aggregation:
             )
         is_new = self.hub.presence.hello(SiloId(peer.name), hello.incarnation)
         await self.desk.welcome(_seat(peer), is_new=is_new)
-        self.log.info("hello", silo=peer.name, software=hello.software_version)
+        if is_new:
+            self.log.info("hello", silo=peer.name, software=hello.software_version)
         return Hello(
             protocol_version=PROTOCOL_VERSION,
             software_version=self.software,

@@ -12,8 +12,9 @@ from services.clock import monotonic, utc_now
 from services.coordinator.mailbox import Mailbox
 from services.coordinator.presence import Presence
 
-# A silo polls all the time, also while it trains; ten seconds without a call is a dead process.
-SILENT_AFTER_S: Final = 10.0
+# A silo polls, also while it trains, and calls every two seconds while it does anything else: after
+# three missed calls its process is dead.
+SILENT_AFTER_S: Final = 6.0
 
 
 def _presence() -> Presence:

@@ -52,6 +52,12 @@ _CHANNEL_OPTIONS: Final[_Options] = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
+# gRPC's own pause before it dials again grows to two minutes; a restarted coordinator is back sooner.
+_RECONNECT: Final[_Options] = (
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
 SERVER_OPTIONS: Final[_Options] = (
     *_KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -1,6 +1,7 @@
 """A silo's Hello: both sides compare versions and rosters before anything else is said."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -8,14 +9,15 @@ from typing import Final
 from secagg.roster import Roster
 from services.clock import monotonic
 from services.enrollment.roster_file import Trust, accept_newer, save_signed
-from services.errors import ConflictError, VersionError
+from services.errors import ConflictError, RemoteError, VersionError
 from services.observe.logs import Logger
 from services.silo.link import Link
 from services.wire.calls import PROTOCOL_VERSION, Hello
 
-# A crashed predecessor counts as connected until the coordinator has missed it for ten seconds.
-PATIENCE_S: Final = 15.0
+# A crashed predecessor counts as connected until the coordinator has missed it for six seconds.
+PATIENCE_S: Final = 9.0
 _PAUSE_S: Final = 1.0
+_HEARTBEAT_S: Final = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,18 +61,27 @@ class Greeting:
         self.log.info("connected", software=answer.software_version, roster=self.roster.version)
         return is_new
 
-    async def _answer(self, link: Link) -> Hello:
-        hello = Hello(
+    async def keep_alive(self, link: Link) -> None:
+        """Call regularly, until cancelled, while a long piece of work leaves no poll open."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            with suppress(RemoteError):  # whoever polls or submits next hears of it
+                await link.client.hello(self._hello())
+
+    def _hello(self) -> Hello:
+        return Hello(
             protocol_version=PROTOCOL_VERSION,
             software_version=self.software,
             roster_version=self.roster.version,
             roster_digest=self.roster.digest(),
             incarnation=self.incarnation,
         )
+
+    async def _answer(self, link: Link) -> Hello:
         give_up = monotonic() + PATIENCE_S
         while True:
             try:
-                return await link.hello(hello)
+                return await link.hello(self._hello())
             except ConflictError as error:
                 if monotonic() > give_up:
                     raise

@@ -31,7 +31,7 @@ from services.wire.calls import (
 from services.wire.clients import AggregationClient
 
 FIRST_PAUSE_S: Final = 0.2
-LONGEST_PAUSE_S: Final = 15.0
+LONGEST_PAUSE_S: Final = 5.0
 
 _T = TypeVar("_T")
 

@@ -169,6 +169,7 @@ class SiloNode:
 
     async def _guarded(self, work: Coroutine[object, object, None]) -> None:
         """Do one piece of work; what goes wrong in it ends the attempt, not the silo."""
+        heartbeat = asyncio.create_task(self.greeting.keep_alive(self.link))
         try:
             await work
         except RemoteError as error:
@@ -183,6 +184,8 @@ class SiloNode:
             self.log.error(  # noqa: TRY400 - a traceback's text may quote values
                 "bug", code=type(error).__name__, where=where(error)
             )
+        finally:
+            heartbeat.cancel()
 
     async def _on_protocol(self, envelope: ProtocolEnvelope) -> None:
         message = decode_message(envelope.message)
