@@ -18,7 +18,7 @@ from secagg.messages import Advertise, Delivery, KemBox, KemKeys, KemPair, Share
 from secagg.rng import Rng
 from secagg.sealing import SharePayload, commit_secret, commit_share, open_box, seal
 from secagg.secretbytes import Secret
-from secagg.shamir import split
+from secagg.shamir import read_share, split
 from secagg.suites import Suite
 
 
@@ -224,6 +224,8 @@ def open_delivery(own: Dealing, item: Delivery) -> Opened:
             kem=opened_kem,
         )
     )
+    for share in (payload.share_a, payload.share_b):
+        read_share(share, silo=item.dealer)
     place = (own.setup, item.dealer, own.seat)
     found = (
         commit_share(*place, "a", payload.share_a),

@@ -189,17 +189,20 @@ class SiloHistory:
         for attempt, trace in self._traces.items():
             if attempt.run != wanted.run:
                 continue
-            if attempt.round > wanted.round and trace.events & {
-                JournalEvent.UNMASKED,
-                JournalEvent.CLOSED,
-            }:
+            if attempt.round < wanted.round:
+                continue
+            is_same = attempt.round == wanted.round
+            if is_same and attempt.attempt >= wanted.attempt:
+                raise ReplayError(f"{wanted} or a later attempt was opened before")
+            # A silo that has only opened its shares may still help in its round (2.5 i).
+            if JournalEvent.CLOSED in trace.events or (
+                JournalEvent.UNMASKED in trace.events and not is_same
+            ):
                 raise ReplayError(
                     f"{wanted} was opened after round {attempt.round} had been released"
                 )
-            if attempt.round != wanted.round:
+            if not is_same:
                 continue
-            if attempt.attempt >= wanted.attempt:
-                raise ReplayError(f"{wanted} or a later attempt was opened before")
             if trace.is_open and JournalEvent.UNMASKED not in trace.events:
                 raise ReplayError(
                     f"this silo submitted in {attempt} and holds no abandon certificate for it"

@@ -557,6 +557,11 @@ class RoundFailed(Record):
     attempt: Annotated[int, U32]
     reason: Annotated[str, TEXT]
 
+    @property
+    def attempt_id(self) -> AttemptId:
+        """Which attempt has failed."""
+        return AttemptId(run=self.run, round=self.round, attempt=self.attempt)
+
 
 SignedSiloMessage: TypeAlias = (
     Advertise | Share | MaskedInput | Survivors | Unmask | Abandon | Complaint | Refusal

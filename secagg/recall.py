@@ -83,12 +83,14 @@ class RecalledRound:
         self._roster = roster
         self._history = history
         self._store = store
+        self._has_refused = False
 
     def receive(self, message: messages.ServerMessage) -> list[SiloEffect]:
         """Answer what can be answered without the attempt's secrets; ignore the rest.
 
         Raises:
             RemoteProtocolError: the announced sum fails a check.
+            LocalProtocolError: an announced sum failed before; there is one try to forge.
         """
         match message:
             case messages.AbandonRequest():
@@ -125,8 +127,12 @@ class RecalledRound:
         submission = self._history.submission(self.attempt)
         if submission is None or self._history.has(self.attempt, JournalEvent.CLOSED):
             return []
+        if self._has_refused:
+            raise LocalProtocolError("this attempt's result was refused; there is no second one")
+        self._has_refused = True
         aggregate = check_result(
             message, submission=submission, roster=self._roster, store=self._store
         )
+        self._has_refused = False
         line = JournalRecord(event=JournalEvent.CLOSED, attempt=self.attempt)
-        return [*record(self._history, line), Finished(aggregate=aggregate)]
+        return [Finished(aggregate=aggregate), *record(self._history, line)]

@@ -83,7 +83,10 @@ def check_result(
     )
     if transcript_digest(message) != message.transcript:
         raise ForgedSumError("the result's transcript is not that of its contents")
-    opened = read_sum(store, SUM, parameters.wire_spec, message.root)
+    wire = parameters.wire_spec
+    if (message.chunks, message.nbytes) != (len(wire.chunks), wire.wire_bytes):
+        raise ForgedSumError("the sum is announced in another size than the round's vector")
+    opened = read_sum(store, SUM, wire, message.root)
     tags = TagContext(
         key=submission.key,
         binding=submission.binding,

@@ -89,7 +89,7 @@ class Interpolator:
         """
         total = 0
         for x, weight in zip(self.holders, self._weights, strict=True):
-            total += weight * _read_share(shares[x], x)
+            total += weight * read_share(shares[x], silo=x)
         secret = total % FIELD_PRIME
         # The 297 field elements above 2**256 are no secret anyone can have dealt honestly.
         if secret >> 8 * SECRET_BYTES:
@@ -139,14 +139,19 @@ def _check_holders(holders: Sequence[int], prime: int) -> None:
         raise ParameterError(f"expected distinct holders of 1 or more, got {list(holders)}")
 
 
-def _read_share(share: Share, holder: int) -> int:
+def read_share(share: Share, *, silo: int) -> int:
+    """Return the field element that a share is.
+
+    Raises:
+        BadShareError: it is none; blames `silo`.
+    """
     content = share.reveal()
     value = int.from_bytes(content, "big")
     # 33 bytes could hold some field elements twice; only the lower form is a share.
     if len(content) != SHARE_BYTES or value >= FIELD_PRIME:
         raise BadShareError(
             f"expected a share of {SHARE_BYTES} bytes below the field's prime, got another value",
-            silo=holder,
+            silo=silo,
         )
     return value
 

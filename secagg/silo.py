@@ -6,7 +6,8 @@ any exception the round is dead: its secrets are wiped and it answers nothing bu
 abandon, and not even that once it has opened its shares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import assert_never
 
 import numpy as np
@@ -138,19 +139,18 @@ class SiloRound:
                 the silo still tells the server.
             LocalProtocolError: the round is over.
         """
-        if isinstance(message, messages.AbandonRequest):
-            return self._on_abandon_request(message)
-        if isinstance(message, messages.RoundFailed):
-            return self._on_failed(message)
-        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
-            raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
-        try:
+        with self._deadly():
+            if isinstance(message, messages.AbandonRequest):
+                return self._on_abandon_request(message)
+            if isinstance(message, messages.RoundFailed):
+                return self._on_failed(message)
+            if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+                raise LocalProtocolError(
+                    f"this round is {self.phase}; a new attempt needs a new one"
+                )
             self._watch_coordinator(message)
             require_heard(SILO_HEARS, self.phase, message)
             return self._dispatch(message)
-        except BaseException as error:
-            self._die(error)
-            raise
 
     def _watch_coordinator(self, message: messages.ServerMessage) -> None:
         """Keep evidence if the coordinator signed two openings, or two states, of one attempt."""
@@ -176,21 +176,23 @@ class SiloRound:
             ParameterError: a segment is missing or superfluous, has the wrong shape or dtype, or
                 a value beyond its bound. Nothing has left the silo.
         """
-        try:
+        with self._deadly():
             self._check_values(values)
-            return self._submit(values)
-        except BaseException as error:
-            self._die(error)
-            raise
+            return self.go_late() if self._only_helps else self._submit(values)
 
     def go_late(self) -> list[SiloEffect]:
-        """Send no vector in this attempt and go on as a helper."""
-        if self.phase is not Phase.MASK:
-            raise LocalProtocolError(f"a silo cannot go late in phase {self.phase}")
-        effects = self._persist(JournalEvent.LATE)
-        effects.append(Send(message=messages.Late(setup=self._setup, seat=self.seat)))
-        self.phase = advance(self.phase, Step.WENT_LATE)
-        return effects
+        """Send no vector in this attempt and go on as a helper.
+
+        Raises:
+            LocalProtocolError: not between the state and the upload; a helper has to know the
+                state too.
+        """
+        with self._deadly():
+            self._require_masking()
+            effects = self._persist(JournalEvent.LATE)
+            effects.append(Send(message=messages.Late(setup=self._setup, seat=self.seat)))
+            self.phase = advance(self.phase, Step.WENT_LATE)
+            return effects
 
     # --- the messages, in the order of the protocol ------------------------------------------
 
@@ -379,9 +381,16 @@ class SiloRound:
         if message.setup != self._setup:
             raise ModelMismatchError("the state was announced for another attempt")
         verify(self._roster.coordinator_key, message.signature, message.signed_bytes())
+        most = self._policy.max_state_bytes
+        if message.nbytes > most:
+            raise PolicyRefusedError(
+                f"policy rule max_state_bytes: expected at most {most}, the coordinator announces "
+                f"{message.nbytes}"
+            )
         pieces = range(self._store.chunks(messages.STATE))
         state = b"".join(self._store.read(messages.STATE, piece) for piece in pieces)
-        if messages.model_hash(self.parameters.kind, state) != message.model_hash:
+        found = messages.model_hash(self.parameters.kind, state)
+        if (len(state), found) != (message.nbytes, message.model_hash):
             raise ModelMismatchError("the state's bytes are not those that the coordinator signed")
         if self._required_state is not None and message.model_hash != self._required_state:
             raise ModelMismatchError(
@@ -389,18 +398,27 @@ class SiloRound:
             )
         self._model_hash = message.model_hash
         self._binding = binding_digest(self._setup, message.model_hash, self._share_roots)
-        if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
-            return self.go_late()  # 2.5 (i): after Unmask it only helps
-        if None in self._prior() or len(self._prior()) > 1:
-            return self.go_late()  # 2.5 (v): a repeat whose earlier survivors it cannot name
+        if self._only_helps:
+            return self.go_late()
         return [TrainingWanted(parameters=self.parameters, state_hash=message.model_hash)]
+
+    @property
+    def _only_helps(self) -> bool:
+        """Whether this silo may submit nothing here.
+
+        Asked when the state comes and again when the vector is there: in between, another
+        attempt may have gone on.
+        """
+        if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
+            return True  # 2.5 (i): after Unmask it only helps
+        prior = self._prior()
+        return None in prior or len(prior) > 1  # 2.5 (v): it cannot name the earlier survivors
 
     def _prior(self) -> tuple[tuple[int, ...] | None, ...]:
         return self._history.prior(self.parameters.kind, self._model_hash, self.attempt.run)
 
     def _check_values(self, values: Mapping[str, IntVector]) -> None:
-        if self.phase is not Phase.MASK or not self._binding:
-            raise LocalProtocolError(f"nothing is to be contributed in phase {self.phase}")
+        self._require_masking()
         spec = self.parameters.spec
         if set(values) != set(spec.names):
             raise ParameterError(
@@ -417,6 +435,12 @@ class SiloRound:
                 raise ParameterError(
                     f"segment {segment.name!r} holds a value beyond its bound {segment.bound}"
                 )
+
+    def _require_masking(self) -> None:
+        if self.phase is not Phase.MASK or not self._binding:
+            raise LocalProtocolError(
+                f"a vector is due between state and survivors, not now in phase {self.phase}"
+            )
 
     def _submit(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
         parameters = self.parameters
@@ -485,9 +509,9 @@ class SiloRound:
         """A6: sign the survivors, once."""
         if self.phase is Phase.UNMASK:
             return self._repeat_signature(message)
-        effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
         if not self._binding:
             raise SurvivorsMismatchError("survivors were announced before the round's state")
+        effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
         seats = tuple(item.seat for item in message.entries)
         u2 = set(self._share_roots)
         if list(seats) != sorted(set(seats)):
@@ -554,6 +578,8 @@ class SiloRound:
             return [self._resend(JournalEvent.UNMASKED)]
         if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
             raise SecondUnmaskError("this silo has opened its shares in an attempt of this round")
+        if self._history.has(self.attempt, JournalEvent.ABANDONED):
+            raise SecondUnmaskError("this silo has promised to open nothing in this attempt")
         openings = tuple(self._opening(dealer) for dealer in self._near)
         unsigned = messages.Unmask(binding=self._binding, seat=self.seat, openings=openings)
         unmask = messages.signed(unsigned, self._identity)
@@ -587,8 +613,10 @@ class SiloRound:
             roster=self._roster,
             store=self._store,
         )
-        effects: list[SiloEffect] = self._persist(JournalEvent.CLOSED)
-        effects.append(Finished(aggregate=aggregate))
+        # The sum is used before the submission is closed: a crash in between leaves it open, and
+        # the result is checked once more. The other way round its successor would be unknown.
+        effects: list[SiloEffect] = [Finished(aggregate=aggregate)]
+        effects += self._persist(JournalEvent.CLOSED)
         self.phase = advance(self.phase, Step.FINISHED)
         return effects
 
@@ -621,7 +649,8 @@ class SiloRound:
 
     def _on_failed(self, message: messages.RoundFailed) -> list[SiloEffect]:
         """The server gives the attempt up; that is a courtesy and proves nothing."""
-        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+        is_over = self.phase in {Phase.CLOSED, Phase.ABORTED}
+        if is_over or (self._parameters is not None and message.attempt_id != self.attempt):
             return []
         self._wipe()
         self.phase = advance(self.phase, Step.FAILED)
@@ -700,6 +729,15 @@ class SiloRound:
         self._held = {}
         self._pairs = {}
         self._keys = None
+
+    @contextmanager
+    def _deadly(self) -> Iterator[None]:
+        """Whatever is raised inside ends the round."""
+        try:
+            yield
+        except BaseException as error:
+            self._die(error)
+            raise
 
     def _die(self, error: BaseException) -> None:
         if self.phase in {Phase.CLOSED, Phase.ABORTED}:
