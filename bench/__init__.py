@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench NAME`; ratios within one run stand beside absolute times."""
