@@ -83,8 +83,11 @@ class Aggregation:
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
         """Give a protocol message to the attempt that it belongs to."""
         self.hub.presence.touch(SiloId(peer.name))
-        attempt = self._attempt(call, peer)
-        await attempt.submit(_seat(peer), call.message)
+        recovery = self.desk.find_recovery(call.run, call.round, call.attempt)
+        if recovery is not None:
+            recovery.submit(_seat(peer), call.message)
+            return
+        await self._attempt(call, peer).submit(_seat(peer), call.message)
 
     async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
         """Store a piece of a silo's masked vector, or of an operator's initial model."""

@@ -5,6 +5,7 @@ coordinator's restart interrupted go on by themselves.
 """
 
 import asyncio
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,8 @@ from services.clock import utc_now
 from services.config import CoordinatorConfig, RunConfig, parse_config
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
-from services.coordinator.run import MODEL_FILE, RunDriver
+from services.coordinator.recovery import Recovery
+from services.coordinator.run import ATTEMPTS, MODEL_FILE, RunDriver
 from services.errors import (
     ConfigError,
     InvalidRequestError,
@@ -147,6 +149,11 @@ class RunDesk:
         driver = self._find_driver(run)
         return None if driver is None else driver.attempts.get((number, attempt))
 
+    def find_recovery(self, run: RunId, number: int, attempt: int) -> Recovery | None:
+        """What is asked about an attempt that an earlier process of the coordinator opened."""
+        driver = self._find_driver(run)
+        return None if driver is None else driver.recoveries.get((number, attempt))
+
     def position(self) -> str:
         """Where the coordinator stands, for a silo that is elsewhere."""
         if self._driver is None or not self._driver.attempts:
@@ -201,6 +208,7 @@ class RunDesk:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _drive(self, record: RunRecord, config: RunConfig) -> None:
+        shutil.rmtree(self._folder(record.run) / ATTEMPTS, ignore_errors=True)  # of a dead process
         plan = TrainingPlan.parse(record.plan)
         snapshot = self.store.snapshot(record.run)
         training, model = None, {}

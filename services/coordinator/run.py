@@ -18,7 +18,7 @@ from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, Trainin
 from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
 from secagg.effects import Aborted, Finished
-from secagg.ids import RunId
+from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
 from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
 from secagg.parameters import RoundParameters
@@ -30,6 +30,7 @@ from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
 from services.coordinator.progress import Progress
+from services.coordinator.recovery import Recovery
 from services.observe.logs import Logger, where
 from services.released import write_released
 from services.storage.blobs import FileVectorStore
@@ -38,10 +39,15 @@ from services.wire import calls
 from services.wire.calls import ClosedEnvelope, Envelope, ProtocolEnvelope, RunState, SeatStatus
 
 MODEL_FILE: Final = "model.safetensors"
+ATTEMPTS: Final = "attempts"
 # How often a wait for silos looks again, beside being woken by a Hello.
 _GLANCE_S: Final = 1.0
 # What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
 _ASKED: Final = SiloPolicy()
+
+
+# How long a recovery waits for promises: silos are connected, and signing takes no time.
+_RECOVERY_S: Final = 5.0
 
 
 class TooFewSilosError(Exception):
@@ -60,6 +66,7 @@ class RunDriver:
         min_silos: connected silos to wait for before the first round.
         directory: holds the attempts' vectors and the released model.
         attempts: the open attempt and the one before it, by round and attempt.
+        recoveries: attempts of an earlier process, likewise.
     """
 
     record: RunRecord
@@ -78,6 +85,7 @@ class RunDriver:
     state: RunState = RunState.WAITING
     reason: str = ""
     attempts: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
+    recoveries: dict[tuple[int, int], Recovery] = field(default_factory=dict)
     reports: list[calls.RoundReport] = field(default_factory=list)
     _refusals: dict[int, str] = field(default_factory=dict)
     _abandons: tuple[Abandon, ...] = ()
@@ -145,14 +153,18 @@ class RunDriver:
     # --- one attempt --------------------------------------------------------------------------
 
     async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
-        number = await asyncio.to_thread(self.store.next_attempt, self.record.run, request.number)
-        if number > request.attempt:
-            # An attempt that an earlier process opened is never opened again.
-            training.fail("the coordinator was restarted")
-            return
         cohort = await self._gather(self._least(request))
         if self._stop_reason is not None:
             return
+        number = await asyncio.to_thread(self.store.next_attempt, self.record.run, request.number)
+        if number > request.attempt:
+            await self._recover(training, request, number, cohort)
+            return
+        await self._drive_attempt(training, request, number, cohort)
+
+    async def _drive_attempt(
+        self, training: TrainingRun, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
+    ) -> None:
         parameters = self._parameters(request, number)
         driver = await self._open(parameters, request, tuple(seat.index for seat in cohort))
         outcome = await driver.run()
@@ -163,6 +175,29 @@ class RunDriver:
             case Aborted():
                 await self._give_up(training, driver, outcome)
         self._forget_attempts()
+
+    async def _recover(
+        self, training: TrainingRun, request: RoundRequest, given: int, cohort: tuple[Seat, ...]
+    ) -> None:
+        """Attempts up to `given` were opened by an earlier process: have them abandoned."""
+        mailboxes = {seat.index: self.hub.mailbox(seat.index) for seat in cohort}
+        for attempt in range(request.attempt, given):
+            recovery = Recovery(
+                attempt=AttemptId(run=self.record.run, round=request.number, attempt=attempt),
+                roster=self.hub.roster,
+                cohort=mailboxes,
+            )
+            self.recoveries[request.number, attempt] = recovery
+            self.log.warning("recovering", round=request.number, attempt=attempt)
+            recovery.ask()
+            await recovery.wait(min(self.deadlines.survivors_s, _RECOVERY_S))
+            self._abandons += tuple(recovery.abandons.values())
+            training.fail("the coordinator was restarted")
+            if training.status is not TrainingStatus.RUNNING:
+                return
+        following = training.next()
+        assert isinstance(following, RoundRequest)  # the run is RUNNING
+        await self._drive_attempt(training, following, given, cohort)
 
     async def _open(
         self, parameters: RoundParameters, request: RoundRequest, cohort: tuple[int, ...]
@@ -235,7 +270,7 @@ class RunDriver:
         await driver.gather_abandons(self.deadlines.survivors_s)
         self._abandons += driver.server.abandons
         if self._stop_reason is None:
-            training.fail(reason)
+            training.fail(reason, may_retry=driver.server.may_retry)
             self.reason = reason
             self.progress.note()
 
@@ -356,7 +391,7 @@ class RunDriver:
         return ", ".join(self.hub.roster.seat(seat).silo.name for seat in seats)
 
     def _folder(self, number: int, attempt: int) -> Path:
-        return self.directory / "attempts" / f"{number}-{attempt}"
+        return self.directory / ATTEMPTS / f"{number}-{attempt}"
 
     def _forget_attempts(self) -> None:
         """Keep the newest two attempts: a silo may still be fetching the last one's sum."""
