@@ -27,6 +27,7 @@ class AbortReason(StrEnum):
     COMPLAINT = "a silo could not use the share it was dealt"
     REPEAT = "a silo's earlier survivors differ from this attempt's"
     BAD_DEALER = "a silo dealt shares of another secret than it committed to"
+    OUT_OF_RANGE = "the sum lies outside the range that its silos can reach"
     STOPPED = "stopped"
 
 

@@ -34,7 +34,7 @@ from secagg.codec import (
     listed,
     nested,
 )
-from secagg.errors import EvidenceError, RemoteProtocolError
+from secagg.errors import EvidenceError, ParameterError, RemoteProtocolError
 from secagg.keys import mask_key_from_seed, verify
 from secagg.messages import (
     Advertise,
@@ -198,7 +198,7 @@ def judge(evidence: Evidence, roster: Roster) -> Verdict:
                 assert_never(evidence.kind)
     except EvidenceError:
         raise
-    except (RemoteProtocolError, KeyError) as error:
+    except (RemoteProtocolError, ParameterError, KeyError) as error:
         raise EvidenceError(f"the statements do not hold: {error}") from error
     is_silo = evidence.kind is not EvidenceKind.EQUIVOCATION
     name = roster.seat(evidence.accused).silo.name if is_silo else "the coordinator"
@@ -252,8 +252,9 @@ def _read_dealing(evidence: Evidence, statements: list[Message], roster: Roster)
 def _opened(case: _Dealing, holder: int) -> tuple[Opening, bool]:
     """What a holder opened of the dealer, and whether it is what it was dealt."""
     dealer = case.share.seat
-    opening = next(item for item in case.unmasks[holder].openings if item.dealer == dealer)
-    box = next(box for box in case.share.boxes if box.holder == holder)
+    openings = {item.dealer: item for item in case.unmasks[holder].openings}
+    boxes = {item.holder: item for item in case.share.boxes}
+    opening, box = openings[dealer], boxes[holder]
     promised = box.commitment_a if opening.kind is ShareKind.KEY else box.commitment_b
     found = commit_share(case.setup, dealer, holder, opening.kind.value, opening.share)
     return opening, found == promised

@@ -176,8 +176,7 @@ class Intake:
             case messages.Complaint():
                 self._take_complaint(message)
             case messages.Refusal():
-                self._verify(message)
-                self.refused.add(message.seat)
+                self._take_refusal(message)
         self._seen[message.seat, message.LABEL] = message
 
     def _take_advertise(self, message: messages.Advertise) -> None:
@@ -217,8 +216,9 @@ class Intake:
         if not self.binding or message.binding != self.binding:
             raise ReplayError("a vector was masked for another view of the round", silo=seat)
         wire = self._parameters.wire_spec
-        if message.lengths != tuple(segment.length for segment in wire.segments):
-            raise MalformedMessageError("a masked vector has other segment lengths", silo=seat)
+        sizes = (tuple(item.length for item in wire.segments), len(wire.chunks), wire.wire_bytes)
+        if (message.lengths, message.chunks, message.nbytes) != sizes:
+            raise MalformedMessageError("a masked vector has another size", silo=seat)
         self._verify(message)
         if root_of(self._store, masked_name(seat), wire) != message.root:
             raise MalformedMessageError(
@@ -274,7 +274,7 @@ class Intake:
         promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
         found = commit_share(self.setup, item.dealer, holder, item.kind.value, item.share)
         if found != promised:
-            self.evidence.append(
+            self._keep_evidence(
                 bad_revealer(
                     parameters=self._parameters,
                     advertises=self.advertises,
@@ -305,6 +305,21 @@ class Intake:
         self._verify(message)
         self.complaints.append(message)
 
+    def _take_refusal(self, message: messages.Refusal) -> None:
+        if message.ctx != self._ctx:
+            raise ReplayError("a silo refuses another attempt", silo=message.seat)
+        if message.seat not in self._cohort:
+            raise RosterError(
+                f"seat {message.seat} is not invited to this round", silo=message.seat
+            )
+        self._verify(message)
+        self.refused.add(message.seat)
+
+    def _keep_evidence(self, case: Evidence) -> None:
+        """Keep one case of a kind against a seat: a silo that lies on must not fill the memory."""
+        if (case.kind, case.accused) not in {(item.kind, item.accused) for item in self.evidence}:
+            self.evidence.append(case)
+
     def _keep_contradiction(
         self, first: messages.SiloMessage, second: messages.SiloMessage
     ) -> None:
@@ -316,14 +331,14 @@ class Intake:
             judge(case, self._roster)
         except EvidenceError:
             return
-        self.evidence.append(case)
+        self._keep_evidence(case)
 
     def keep_bad_dealer(self, error: BadDealerError) -> None:
         """Keep the case against a dealer whose shares rebuild another secret."""
         dealer = error.silo
         assert dealer is not None  # a bad dealer is named
         near = self.graph.holders(dealer)
-        self.evidence.append(
+        self._keep_evidence(
             bad_dealer(
                 dealer=dealer,
                 parameters=self._parameters,

@@ -24,6 +24,7 @@ from secagg.effects import (
 )
 from secagg.errors import (
     BadDealerError,
+    ForgedSumError,
     LocalProtocolError,
     ParameterError,
     RosterError,
@@ -55,7 +56,7 @@ class PhaseDeadlines:
 
     def __post_init__(self) -> None:
         for phase in _TIMED_PHASES:
-            if self.of(phase) <= 0:
+            if not self.of(phase) > 0:  # not a number either
                 raise ParameterError(f"the deadline of phase {phase} must be above 0 seconds")
 
     def of(self, phase: Phase) -> float:
@@ -107,6 +108,10 @@ class ServerRound:
             raise ParameterError("the round's parameters name another training plan")
         if list(cohort) != sorted(set(cohort)) or not set(cohort) <= set(roster.indices):
             raise ParameterError("a cohort is a sorted tuple of distinct seats of the roster")
+        if len(cohort) > parameters.n_max:
+            raise ParameterError(
+                f"the rings are sized for n_max = {parameters.n_max} silos, got {len(cohort)}"
+            )
         self.phase = Phase.ADVERTISE
         self.parameters = parameters
         self.cohort = cohort
@@ -228,7 +233,11 @@ class ServerRound:
             generator=self._suite.generator,
             executor=executor,
         )
-        check_ranges(opened.values, self.parameters.spec, len(self.survivors))
+        try:
+            check_ranges(opened.values, self.parameters.spec, len(self.survivors))
+        except ForgedSumError as error:  # a silo's vector was no sum of bounded integers and masks
+            self._store.discard(SUM)
+            return self._abort(AbortReason.OUT_OF_RANGE, str(error), ())
         unsigned = messages.Result(
             binding=self._intake.binding,
             entries=self._intake.entries,
