@@ -46,8 +46,8 @@ _GLANCE_S: Final = 1.0
 _ASKED: Final = SiloPolicy()
 
 
-# How long a recovery waits for promises: silos are connected, and signing takes no time.
-_RECOVERY_S: Final = 5.0
+# How long a recovery waits for promises; silos may have to find the coordinator again first.
+_RECOVERY_S: Final = 15.0
 
 
 class TooFewSilosError(Exception):
@@ -158,7 +158,7 @@ class RunDriver:
             return
         number = await asyncio.to_thread(self.store.next_attempt, self.record.run, request.number)
         if number > request.attempt:
-            await self._recover(training, request, number, cohort)
+            await self._recover(training, request, number)
             return
         await self._drive_attempt(training, request, number, cohort)
 
@@ -176,11 +176,9 @@ class RunDriver:
                 await self._give_up(training, driver, outcome)
         self._forget_attempts()
 
-    async def _recover(
-        self, training: TrainingRun, request: RoundRequest, given: int, cohort: tuple[Seat, ...]
-    ) -> None:
+    async def _recover(self, training: TrainingRun, request: RoundRequest, given: int) -> None:
         """Attempts up to `given` were opened by an earlier process: have them abandoned."""
-        mailboxes = {seat.index: self.hub.mailbox(seat.index) for seat in cohort}
+        mailboxes = {seat: self.hub.mailbox(seat) for seat in self.record.cohort}
         for attempt in range(request.attempt, given):
             recovery = Recovery(
                 attempt=AttemptId(run=self.record.run, round=request.number, attempt=attempt),
@@ -190,14 +188,16 @@ class RunDriver:
             self.recoveries[request.number, attempt] = recovery
             self.log.warning("recovering", round=request.number, attempt=attempt)
             recovery.ask()
-            await recovery.wait(min(self.deadlines.survivors_s, _RECOVERY_S))
+            await recovery.wait(_RECOVERY_S)
             self._abandons += tuple(recovery.abandons.values())
             training.fail("the coordinator was restarted")
             if training.status is not TrainingStatus.RUNNING:
                 return
         following = training.next()
         assert isinstance(following, RoundRequest)  # the run is RUNNING
-        await self._drive_attempt(training, following, given, cohort)
+        cohort = await self._gather(self._least(following))
+        if self._stop_reason is None:
+            await self._drive_attempt(training, following, given, cohort)
 
     async def _open(
         self, parameters: RoundParameters, request: RoundRequest, cohort: tuple[int, ...]
