@@ -18,9 +18,9 @@ from secagg.errors import (
     RosterError,
     WrongPhaseError,
 )
+from secagg.intake import masked_name
 from secagg.messages import MASKED, Late, MaskedInput, Message
 from secagg.phases import Phase
-from secagg.intake import masked_name
 from secagg.silo import SiloRound
 from secagg.testing import MemoryStore, RoundHarness, make_federation, make_parameters
 from tests.adversary.stage import random_inputs, small_spec
