@@ -23,6 +23,8 @@ ORDERS: Final = (
 
 def gaussian_rdp(event: GaussianEvent, order: float) -> float:
     """All releases of the event at one order: count·α/(2z²)."""
+    if event.z == 0.0:
+        return math.inf
     return event.count * order / (2.0 * event.z**2)
 
 
@@ -31,7 +33,7 @@ def skellam_rdp(event: SkellamEvent, order: float) -> float:
 
     Source: Agarwal, Kairouz, Liu 2021, theorem 3.5.
     """
-    if order < 2.0 or not order.is_integer():
+    if event.mu == 0.0 or order < 2.0 or not order.is_integer():
         return math.inf
     main = order * event.d2**2 / (2.0 * event.mu)
     close = ((2.0 * order - 1.0) * event.d2**2 + 6.0 * event.d1) / (4.0 * event.mu**2)

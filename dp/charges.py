@@ -1,0 +1,254 @@
+"""A book of charges: what a ledger's entries say has been charged, settled or given back.
+
+It is built from the entries alone, in order, and refuses an entry that contradicts another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from dp.account import Account
+from dp.canonical import Json
+from dp.entries import Entry, Kind
+from dp.errors import PlanError
+from dp.events import Event, event_from_json, event_to_json
+
+
+class ChargeState(StrEnum):
+    """Where a charge stands."""
+
+    OPEN = "open"
+    SETTLED = "settled"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A charge that the ledger holds.
+
+    Attributes:
+        entry_hash: of its ROUND_INTENT or METRIC_RELEASE, in hex: its name.
+        run_id: of which run, in hex.
+        round: its number.
+        attempt: which try of it.
+        purpose: what for.
+        year: the calendar year it was made in.
+        event: what is booked, under the account's relation.
+        local: the same as it counts when secure aggregation fails.
+        state: where it stands; only a returned one counts nothing.
+    """
+
+    entry_hash: str
+    run_id: str
+    round: int
+    attempt: int
+    purpose: str
+    year: str
+    event: Event
+    local: Event
+    state: ChargeState
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """One release has one charge."""
+        return (self.run_id, self.round, self.attempt, self.purpose)
+
+
+class ProofKind(StrEnum):
+    """Why nothing can have been released (privacy.md 6.3)."""
+
+    ABANDON = "abandon"  # a quorum of the attempt's silos opened nothing and never will
+    LEFT_OUT = "left_out"  # a certified survivor set without this silo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One party's signed statement, as the protocol has it."""
+
+    signer: str
+    message: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Statements by which a charge comes back.
+
+    Attributes:
+        kind: what they show.
+        members: the silos of the attempt, by name.
+        threshold: how many statements the attempt needs.
+        statements: by distinct members.
+    """
+
+    kind: ProofKind
+    members: tuple[str, ...]
+    threshold: int
+    statements: tuple[Statement, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse too few statements, or statements of others: they prove nothing."""
+        signers = {one.signer for one in self.statements}
+        if len(signers) != len(self.statements) or not signers <= set(self.members):
+            raise PlanError("proof: expected statements by distinct members of the attempt")
+        if not 2 * self.threshold > len(self.members) or len(signers) < self.threshold:
+            raise PlanError(
+                f"proof: expected at least {self.threshold} statements, more than half of "
+                f"{len(self.members)} members, got {len(signers)}"
+            )
+
+    def to_json(self) -> dict[str, Json]:
+        """As the entry carries it."""
+        return {
+            "kind": self.kind.value,
+            "members": tuple(sorted(self.members)),
+            "threshold": self.threshold,
+            "statements": [
+                {
+                    "signer": one.signer,
+                    "message": one.message.hex(),
+                    "signature": one.signature.hex(),
+                }
+                for one in sorted(self.statements, key=lambda one: one.signer)
+            ],
+        }
+
+
+class ProofChecker(Protocol):
+    """Knows the protocol's statements, which this package does not."""
+
+    def __call__(self, charge: Charge, proof: Proof) -> bool:
+        """Whether the statements are genuine and about this charge's attempt."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """How a round ended, for the entry that settles its charge.
+
+    Attributes:
+        survivors: whose contributions are in the sum, by name.
+        threshold: t, how many of them sign the entry in a run ledger.
+        transcript: hash of the round's transcript, in hex.
+        event: what was released; the planned event, or one with the realized noise.
+        audit: figures of audits of this round, as decimal strings.
+    """
+
+    survivors: tuple[str, ...]
+    threshold: int
+    transcript: str
+    event: Event
+    audit: Mapping[str, str]
+
+    def to_body(self, charge: str) -> dict[str, Json]:
+        """The body of ROUND_RELEASE."""
+        return {
+            "intent": charge,
+            "survivors": tuple(sorted(self.survivors)),
+            "threshold": self.threshold,
+            "transcript": self.transcript,
+            "event": event_to_json(self.event),
+            "audit": dict(self.audit),
+        }
+
+
+class ChargeBook:
+    """The account and the charges of one ledger."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.account: Account | None = None
+        self._charges: dict[str, Charge] = {}
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All charges, in order, returned ones too."""
+        return tuple(self._charges.values())
+
+    @property
+    def live(self) -> tuple[Charge, ...]:
+        """The charges that count: whatever was not given back."""
+        return tuple(one for one in self.charges if one.state is not ChargeState.RETURNED)
+
+    def find(self, entry_hash: str) -> Charge:
+        """The charge of this name.
+
+        Raises:
+            PlanError: there is none.
+        """
+        found = self._charges.get(entry_hash)
+        if found is None:
+            raise PlanError("no charge of this name in the ledger")
+        return found
+
+    def require_open(self, entry_hash: str) -> Charge:
+        """The open charge of this name.
+
+        Raises:
+            PlanError: there is none, or it is not open.
+        """
+        found = self.find(entry_hash)
+        if found.state is not ChargeState.OPEN:
+            raise PlanError(f"the charge is {found.state}, expected an open one")
+        return found
+
+    def require_successor(self, account: Account) -> None:
+        """Refuse an account that would read by another rule what was spent.
+
+        Raises:
+            PlanError: more than the limits would move.
+        """
+        if self.account is not None and not account.succeeds(self.account):
+            raise PlanError(
+                "a budget's unit, adjacency, filter and data set never change: what was spent "
+                "would be read by another rule; only limits move"
+            )
+
+    def apply(self, entry: Entry) -> None:
+        """Take over the next entry.
+
+        Raises:
+            PlanError, UnsupportedEventError: it contradicts the entries before.
+        """
+        match entry.kind:
+            case Kind.BUDGET_SET:
+                account = Account.from_body(entry.body)
+                self.require_successor(account)
+                self.account = account
+            case Kind.ROUND_INTENT:
+                self._charges[entry.entry_hash] = _read_charge(entry, ChargeState.OPEN)
+            case Kind.METRIC_RELEASE:
+                self._charges[entry.entry_hash] = _read_charge(entry, ChargeState.SETTLED)
+            case Kind.ROUND_RELEASE:
+                self._move(entry, ChargeState.SETTLED)
+            case Kind.ROUND_ABORT if entry.body.get("returned") is True:
+                self._move(entry, ChargeState.RETURNED)
+            case _:
+                pass  # nothing that counts
+
+    def _move(self, entry: Entry, state: ChargeState) -> None:
+        found = self.require_open(str(entry.body.get("intent")))
+        self._charges[found.entry_hash] = replace(found, state=state)
+
+
+def _read_charge(entry: Entry, state: ChargeState) -> Charge:
+    body = entry.body
+    return Charge(
+        entry_hash=entry.entry_hash,
+        run_id=entry.run_id,
+        round=_whole(body, "round"),
+        attempt=_whole(body, "attempt"),
+        purpose=str(body.get("purpose")),
+        year=entry.time_utc[:4],
+        event=event_from_json(body.get("booked")),
+        local=event_from_json(body.get("booked_local")),
+        state=state,
+    )
+
+
+def _whole(body: Mapping[str, Json], name: str) -> int:
+    value = body.get(name)
+    if type(value) is not int:
+        raise PlanError(f"{name}: expected a whole number")
+    return value
