@@ -1,0 +1,604 @@
+"""Local DP-SGD: per-sample gradients, public denominators, empty batches, unsafe modules."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.grad_sample import GradSampleModule
+from torch import nn
+from torch.nn import functional
+
+from dp import local_sgd
+from dp.errors import InfeasibleError, PlanError, UnsafeModuleError
+from dp.local_sgd import (
+    NoisyOptimizer,
+    UnitData,
+    check_module,
+    fedsgd_sum,
+    patient_sum,
+    train_isrl,
+    trainable,
+    unwrapped,
+)
+from dp.mechanisms import GridNoise
+from dp.plan import (
+    Adjacency,
+    Clipping,
+    Mode,
+    Participation,
+    PrivacyPlan,
+    Segment,
+    Unit,
+    bound_on_grid,
+    share_noise_std,
+)
+from dp.rng import NoiseStream, ReplayStream
+
+STEP = 2.0**-12
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: on tiny models threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Rows:
+    """Records in two tensors; `broken` rows raise when they are read."""
+
+    def __init__(self, inputs: Any, targets: Any, broken: int = -1) -> None:
+        self.inputs = inputs
+        self.targets = targets
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, rows: Any) -> Any:
+        """Return these rows."""
+        if self.broken in rows:
+            raise OSError("a bad row")
+        chosen = torch.from_numpy(rows)
+        return self.inputs[chosen], self.targets[chosen]
+
+
+class Counting:
+    """A replay stream that counts its words."""
+
+    is_private = False
+
+    def __init__(self, seed: bytes = b"") -> None:
+        self.inner = ReplayStream(seed)
+        self.count = 0
+
+    def words(self, count: int) -> Any:
+        """Return the next words."""
+        self.count += count
+        return self.inner.words(count)
+
+
+def records(count: int = 40, seed: int = 0, broken: int = -1) -> Rows:
+    """Return records of three features and two classes."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 3, generator=generator)
+    return Rows(inputs, (inputs[:, 0] > 0).long(), broken)
+
+
+def small_model(seed: int = 1) -> nn.Module:
+    """Return two layers of 3·4 + 4 + 4·2 + 2 = 26 parameters."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def plan(mode: Mode, **changes: Any) -> PrivacyPlan:
+    """Return a plan for the small model; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "unit": Unit.PATIENT if mode is Mode.PATIENT else Unit.RECORD,
+        "adjacency": Adjacency.ADD_REMOVE,
+        "mode": mode,
+        "clip": 0.5,
+        "z": 1.0,
+        "rounds": 2,
+        "delta": 1e-5,
+        "dimension": 26,
+        "cohort_size": 5,
+        "denominator": 100.0,
+        "max_units_per_silo": 200,
+        "local_steps": 1 if mode is Mode.FEDSGD else 4,
+        "grid_bound": 0.5 / STEP,
+    }
+    if mode is not Mode.ISRL:
+        fields |= {"n_c": 1, "h_dp": 3, "padding": 2}
+    if changes.get("q", 1.0) < 1.0:
+        fields["participation"] = Participation.POISSON
+    return PrivacyPlan(**(fields | changes))
+
+
+def loop_gradients(model: nn.Module, data: Rows) -> Any:
+    """Return each record's gradient by one backward pass a record: (n, 26), sorted names."""
+    parameters = list(trainable(model).values())
+    flat = []
+    for i in range(len(data)):
+        loss = functional.cross_entropy(model(data.inputs[i : i + 1]), data.targets[i : i + 1])
+        parts = torch.autograd.grad(loss, parameters)
+        flat.append(torch.cat([g.reshape(-1) for g in parts]).double().numpy())
+    return np.array(flat)
+
+
+def clipped(vectors: Any, bound: float) -> Any:
+    """Return the rows scaled down to the bound."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors * np.minimum(1.0, bound / norms)
+
+
+@pytest.mark.parametrize("physical", [7, 64])
+@pytest.mark.parametrize("strict", [False, True])
+def test_fedsgd_sums_clipped_per_sample_gradients(physical: int, strict: bool) -> None:
+    """Parity with a loop over records, in any physical batch, rounded to the grid."""
+    model, data = small_model(), records()
+    used = plan(Mode.FEDSGD, strict=strict)
+    result = fedsgd_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=data),
+        used,
+        learning_rate=0.7,
+        source=ReplayStream(b"mask"),
+        coins=ReplayStream(b"coins"),
+        physical_batch=physical,
+    )
+    expected = clipped(-0.7 * loop_gradients(model, data), 0.5).sum(axis=0)
+    error = np.abs(result.integers[:26] * STEP - expected)
+    assert np.all(error <= STEP * (40 if strict else 1.01) + 1e-5)
+    assert not result.integers[26:].any()
+    assert result.failures == 0
+    assert not any(hasattr(p, "grad_sample") for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)),
+        nn.Sequential(nn.Unflatten(1, (3, 1)), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Dropout(0.0), nn.Linear(4, 2)),
+    ],
+    ids=["conv", "group norm", "functorch"],
+)
+def test_per_layer_parity_with_a_loop(model: nn.Module) -> None:
+    """Every layer kind gives the gradients that a loop gives, to 1e-6."""
+    data = records(12)
+    if isinstance(model[0], nn.Conv1d):  # type: ignore[index]  # a Sequential
+        data.inputs = data.inputs[:, None, :]
+    holder = UnitData(examples=data, min_units=1)
+    with local_sgd._UnitGradients.attached(model, functional.cross_entropy, holder, 5) as found:
+        ours = [row for _ in found.pieces(np.arange(12)) for row in found.rows()]
+    assert np.array(ours) == pytest.approx(loop_gradients(model, data), abs=1e-6)
+
+
+def test_a_patients_records_form_one_clipped_contribution() -> None:
+    """Unit patient in fedsgd: the records' mean gradient is clipped once."""
+    model, data = small_model(), records(40)
+    unit_of = np.arange(40) % 31
+    result = fedsgd_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=data, unit_of=unit_of),
+        plan(Mode.FEDSGD, unit=Unit.PATIENT),
+        learning_rate=1.0,
+        source=ReplayStream(b""),
+        coins=ReplayStream(b""),
+        physical_batch=8,
+    )
+    singles = -loop_gradients(model, data)
+    means = np.array([singles[unit_of == unit].mean(axis=0) for unit in range(31)])
+    expected = clipped(means, 0.5).sum(axis=0)
+    assert result.integers[:26] * STEP == pytest.approx(expected, abs=STEP * 1.01 + 1e-5)
+
+
+def test_segments_of_a_layer_each_are_cut_in_sorted_order() -> None:
+    """Per-layer bounds apply to the parameters in the order of their names."""
+    model, data = small_model(), records()
+    names = [(name, p.numel()) for name, p in trainable(model).items()]
+    parts = tuple(Segment(name=n, length=k, bound=0.25) for n, k in names)
+    used = plan(Mode.FEDSGD, segments=parts, clipping=Clipping.SEGMENTS)
+    result = fedsgd_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=data),
+        used,
+        learning_rate=1.0,
+        source=ReplayStream(b""),
+        coins=ReplayStream(b""),
+    )
+    whole = -loop_gradients(model, data)
+    ends = np.cumsum([k for _, k in names])[:-1]
+    expected = np.concatenate(
+        [clipped(part, 0.25).sum(axis=0) for part in np.split(whole, ends, axis=1)]
+    )
+    assert result.integers[:26] * STEP == pytest.approx(expected, abs=STEP * 1.01 + 1e-5)
+
+
+def test_patient_deltas_start_from_the_rounds_model() -> None:
+    """Each patient is a virtual client: K steps on its records, clipped, summed, model restored."""
+    model, data = small_model(), records(40)
+    unit_of = np.arange(40) // 2 + 0
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    result = patient_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=data, unit_of=unit_of, min_units=20),
+        plan(Mode.PATIENT),
+        learning_rate=0.3,
+        source=ReplayStream(b""),
+        coins=ReplayStream(b""),
+    )
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    deltas = []
+    for unit in range(20):
+        virtual = small_model()
+        optimizer = torch.optim.SGD(virtual.parameters(), lr=0.3)
+        mine = torch.from_numpy(np.flatnonzero(unit_of == unit))
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss: Any = functional.cross_entropy(virtual(data.inputs[mine]), data.targets[mine])
+            loss.backward()
+            optimizer.step()
+        start, end = trainable(small_model()), trainable(virtual)
+        deltas.append(
+            np.concatenate([(end[n] - start[n]).detach().double().numpy().ravel() for n in start])
+        )
+    expected = clipped(np.array(deltas), 0.5).sum(axis=0)
+    assert result.integers[:26] * STEP == pytest.approx(expected, abs=STEP * 1.01 + 1e-5)
+
+
+def test_failures_that_depend_on_data_look_like_zero() -> None:
+    """A NaN record and an unreadable patient vanish silently; the rest is summed."""
+    model, data = small_model(), records(40)
+    data.inputs[3] = math.nan
+    found = fedsgd_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=data),
+        plan(Mode.FEDSGD),
+        learning_rate=1.0,
+        source=ReplayStream(b""),
+        coins=ReplayStream(b""),
+    )
+    keep = np.arange(40) != 3
+    expected = clipped(-loop_gradients(model, data)[keep], 0.5).sum(axis=0)
+    assert found.integers[:26] * STEP == pytest.approx(expected, abs=STEP * 1.01 + 1e-5)
+    assert found.failures == 1
+
+    patients = records(40, broken=5)
+    result = patient_sum(
+        model,
+        functional.cross_entropy,
+        UnitData(examples=patients, unit_of=np.arange(40)),
+        plan(Mode.PATIENT),
+        learning_rate=0.1,
+        source=ReplayStream(b""),
+        coins=ReplayStream(b""),
+    )
+    assert result.failures == 1
+    assert result.integers[:26].any()
+
+
+def test_a_failed_physical_batch_leaves_no_trace_in_the_hooks() -> None:
+    """After a batch that could not be read the next one is computed right."""
+    model, data = small_model(), records(40, broken=2)
+    holder = UnitData(examples=data)
+    with local_sgd._UnitGradients.attached(model, functional.cross_entropy, holder, 10) as found:
+        rows = [np.array(list(found.rows())) for _ in found.pieces(np.arange(40))]
+        data.broken = -1
+        failing = [True]
+
+        def fails_once(outputs: Any, targets: Any) -> Any:
+            if failing.pop() if failing else False:
+                raise RuntimeError("out of memory after the forward pass")
+            return functional.cross_entropy(outputs, targets)
+
+        found._loss = fails_once
+        again = [np.array(list(found.rows())) for _ in found.pieces(np.arange(40))]
+    exact = loop_gradients(model, data)
+    for batch in (rows, again):
+        assert not batch[0].any()
+        assert np.concatenate(batch[1:]) == pytest.approx(exact[10:], abs=1e-6)
+    assert found.failures == 2
+
+
+def run_isrl(model: nn.Module, data: Rows, used: PrivacyPlan, **more: Any) -> local_sgd.LocalRun:
+    """Train with the defaults of these tests."""
+    options: dict[str, Any] = {
+        "denominator": 40.0 * used.q,
+        "learning_rate": 0.5,
+        "source": ReplayStream(b"isrl"),
+        "physical_batch": 16,
+    }
+    return train_isrl(
+        model, functional.cross_entropy, UnitData(examples=data), used, **(options | more)
+    )
+
+
+def test_isrl_is_dp_sgd_with_noise_of_the_plan() -> None:
+    """One step moves by clipped gradients over a public denominator, plus noise of std z·D2."""
+    data = records()
+    used = plan(Mode.ISRL, local_steps=1, dimension=26)
+    model = small_model()
+    clean = clipped(loop_gradients(model, data), 0.5).sum(axis=0) / 40.0
+    moved = []
+    for seed in range(60):
+        fresh = small_model()
+        run_isrl(fresh, data, used, source=ReplayStream(bytes([seed])), learning_rate=1.0)
+        flat = [
+            (a - b).detach().double().numpy().ravel()
+            for a, b in zip(trainable(model).values(), trainable(fresh).values(), strict=True)
+        ]
+        moved.append(np.concatenate(flat) - clean)
+    noise = np.array(moved) * 40.0
+    sigma = share_noise_std(used) / bound_on_grid(used) * 0.5
+    assert sigma == pytest.approx(0.5, rel=0.02)
+    assert np.std(noise) / sigma == pytest.approx(1.0, abs=5 / math.sqrt(2 * noise.size))
+    assert abs(np.mean(noise)) < 5 * sigma / math.sqrt(noise.size)
+
+
+def test_opa_05_empty_batches_are_steps() -> None:
+    """OPA-05: n = 100, q = 0.01, 200 steps, splitting on: every step is noised and counted."""
+    data = records(100)
+    used = plan(Mode.ISRL, q=0.01, local_steps=200, z=2.0)
+    model, source = small_model(), Counting(b"poisson")
+    run = run_isrl(model, data, used, source=source, physical_batch=2, denominator=1.0)
+    assert run.steps == 200
+    assert run.failures == 0
+    # Each step draws a mask, coins and noise, whatever the sample was: about 37 % were empty.
+    assert source.count == 200 * (100 + 26 + 26)
+    replay = ReplayStream(b"poisson")
+    sizes = []
+    for _ in range(200):
+        sizes.append(int(np.count_nonzero(replay.words(100) < np.uint64(int(0.01 * 2**64)))))
+        replay.words(52)
+    assert 50 < sizes.count(0) < 100
+
+
+def test_an_empty_batch_is_noise_alone() -> None:
+    """With nobody sampled the step is the noise over the denominator."""
+    model, before = small_model(), small_model()
+    used = plan(Mode.ISRL, q=1e-9, local_steps=1)
+    run_isrl(model, records(), used, denominator=1.0, learning_rate=1.0)
+    step = np.concatenate(
+        [
+            (a - b).detach().double().numpy().ravel()
+            for a, b in zip(trainable(before).values(), trainable(model).values(), strict=True)
+        ]
+    )
+    assert np.count_nonzero(step) == 26
+    assert np.std(step) == pytest.approx(0.5, rel=0.7)
+
+
+def test_the_denominator_is_public() -> None:
+    """The step is divided by the declared number, not by how many records there are."""
+    steps = []
+    for declared in (40.0, 80.0):
+        model = small_model()
+        run_isrl(model, records(), plan(Mode.ISRL, local_steps=1), denominator=declared)
+        steps.append(
+            np.concatenate(
+                [
+                    (a - b).detach().double().numpy().ravel()
+                    for a, b in zip(
+                        trainable(small_model()).values(), trainable(model).values(), strict=True
+                    )
+                ]
+            )
+        )
+    assert steps[0] == pytest.approx(2 * steps[1], abs=1e-6)
+
+
+def test_the_correction_is_added_after_the_noise() -> None:
+    """SCAFFOLD's c - c_i moves every step by the learning rate times itself, exactly once."""
+    used = plan(Mode.ISRL, local_steps=1)
+    plain, corrected = small_model(), small_model()
+    correction = np.linspace(-1.0, 1.0, 26)
+    run_isrl(plain, records(), used)
+    run_isrl(corrected, records(), used, correction=correction)
+    difference = np.concatenate(
+        [
+            (a - b).detach().double().numpy().ravel()
+            for a, b in zip(trainable(plain).values(), trainable(corrected).values(), strict=True)
+        ]
+    )
+    assert difference == pytest.approx(0.5 * correction, abs=1e-6)
+
+
+def test_dpn_08_torch_seeds_do_not_fix_the_noise() -> None:
+    """DPN-08: two silos with equal torch, numpy and random seeds end with different models."""
+    import random
+
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002  # the global state is the point
+        model = small_model()
+        run = run_isrl(model, records(), plan(Mode.ISRL), source=NoiseStream())
+        assert run.is_private
+        ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    assert not torch.any(ends[0] == ends[1])
+
+
+def test_a_replayed_source_stamps_the_run() -> None:
+    """A deterministic run repeats and says that it is not private."""
+    models = [small_model(), small_model()]
+    runs = [run_isrl(model, records(), plan(Mode.ISRL)) for model in models]
+    assert not any(run.is_private for run in runs)
+    pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_gradients_are_used_once() -> None:
+    """Opacus' marks survive the override: a second noising of one sum is refused."""
+    parameter: Any = nn.Parameter(torch.zeros(3))
+    optimizer = NoisyOptimizer(
+        torch.optim.SGD([parameter], lr=1.0),
+        noise=GridNoise(step=1.0, sigma=4.0, source=ReplayStream(b"")),
+        clip_norm=1.0,
+        denominator=1.0,
+    )
+    parameter.summed_grad = torch.zeros(3)
+    optimizer.add_noise()
+    with pytest.raises(ValueError, match="cleared"):
+        optimizer.add_noise()
+
+
+def test_opa_07_a_frozen_weight_stays_and_memory_is_flat() -> None:
+    """OPA-07: weight frozen, bias trainable, 50 Poisson steps; nothing piles up."""
+    torch.manual_seed(0)
+    first = nn.Linear(3, 4)
+    first.weight.requires_grad = False
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(4, 2))
+    frozen = first.weight.detach().clone()
+    used = plan(Mode.ISRL, dimension=14, q=0.3, local_steps=50)
+    run = run_isrl(model, records(), used)
+    assert run.steps == 50
+    assert run.failures == 0
+    assert torch.equal(first.weight, frozen)
+    assert not any(getattr(part, "activations", None) for part in model.modules())
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_opa_08_few_units_are_refused() -> None:
+    """OPA-08: three records are below the silo's limit; the message does not tell how many."""
+    with pytest.raises(InfeasibleError, match="limit of 30") as refused:
+        UnitData(examples=records(3))
+    assert "3 " not in str(refused.value).replace("30", "")
+    with pytest.raises(InfeasibleError):
+        UnitData(examples=records(40), unit_of=np.arange(40) // 2)
+    with pytest.raises(InfeasibleError):
+        UnitData(examples=Rows(torch.zeros(0, 3), torch.zeros(0)), min_units=0)
+    assert UnitData(examples=records(3), min_units=2).count == 3
+
+
+def test_opa_01_batch_norm_is_refused_for_all() -> None:
+    """OPA-01: refused when the training plan is set up, with trainable weights and without."""
+    hiding = [
+        nn.BatchNorm1d(4),
+        nn.BatchNorm1d(4, affine=False),
+        nn.BatchNorm1d(4, affine=False, track_running_stats=False),
+        nn.BatchNorm1d(4).requires_grad_(requires_grad=False),
+    ]
+    for norm in hiding:
+        model = nn.Sequential(nn.Linear(3, 4), norm, nn.Linear(4, 2))
+        for p in model[2].parameters():
+            nn.init.zeros_(p)  # a last layer of zeros must not hide the coupling
+        with pytest.raises(UnsafeModuleError):
+            check_module(model, functional.cross_entropy, records())
+
+
+def test_opa_01_a_norm_that_erases_its_input_is_pointed_out() -> None:
+    """OPA-01: one channel per group on one-dimensional features is allowed, with advice."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(4, 4), nn.Linear(4, 2))
+    (advice,) = check_module(model, functional.cross_entropy, records())
+    assert "'1'" in advice
+    assert "fewer groups" in advice
+    fine = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    assert check_module(fine, functional.cross_entropy, records()) == ()
+    pixels = Rows(records().inputs.repeat(1, 2), records().targets)
+    images = nn.Sequential(
+        nn.Unflatten(1, (3, 2)), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(6, 2)
+    )
+    assert check_module(images, functional.cross_entropy, pixels) == ()
+
+
+def test_a_safe_module_passes_and_stays_as_it_was() -> None:
+    """Dropout is no coupling; the check works on a copy."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
+    before = [p.detach().clone() for p in model.parameters()]
+    assert check_module(model, functional.cross_entropy, records()) == ()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert not model.training
+
+
+class Tied(nn.Module):
+    """Two names for one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Any) -> Any:
+        """Apply both."""
+        return self.b(self.a(x))
+
+
+def test_tied_complex_and_batch_coupled_parts_are_listed() -> None:
+    """Each fault is named."""
+    with pytest.raises(UnsafeModuleError, match=r"'a.weight' and 'b.weight' are tied"):
+        check_module(Tied(), functional.cross_entropy, records())
+    odd = small_model()
+    odd.register_parameter("phase", nn.Parameter(torch.zeros(1, dtype=torch.complex64)))
+    with pytest.raises(UnsafeModuleError, match=r"'phase' is torch.complex64"):
+        check_module(odd, functional.cross_entropy, records())
+
+    def contrastive(outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs - outputs.mean(dim=0), targets)
+
+    def summed(outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs, targets, reduction="sum")
+
+    def class_weighted(outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 3.0]))
+
+    def of_eight(outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs.reshape(8, 2), targets)
+
+    for loss in (contrastive, summed, class_weighted, of_eight):
+        with pytest.raises(UnsafeModuleError, match="mean of its records"):
+            check_module(small_model(), loss, records())
+
+
+def test_opa_03_names_do_not_change_and_all_wrappers_are_seen_through() -> None:
+    """OPA-03: after training keys are plain, and the result loads into all four forms."""
+    model = small_model()
+    names = list(model.state_dict())
+    run_isrl(model, records(), plan(Mode.ISRL))
+    assert list(model.state_dict()) == names
+    compiled: Any = partial(torch.compile, backend="eager")
+    wrappers: list[Any] = [
+        lambda inner: inner,
+        nn.DataParallel,
+        lambda inner: GradSampleModule(inner, strict=False),
+        compiled,
+        lambda inner: nn.DataParallel(compiled(inner)),
+    ]
+    for wrap in wrappers:
+        other = wrap(small_model(seed=9))
+        assert list(trainable(other)) == sorted(names)
+        unwrapped(other).load_state_dict(model.state_dict(), strict=True)
+        pairs = itertools.zip_longest(unwrapped(other).parameters(), model.parameters())
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_plan_of_another_mode_or_size_is_refused() -> None:
+    """Mode, coordinates, segments in isrl and the cap on units are checked before anything."""
+    data = records()
+    with pytest.raises(PlanError, match="mode isrl"):
+        run_isrl(small_model(), data, plan(Mode.FEDSGD))
+    with pytest.raises(PlanError, match="27 coordinates, the module trains 26"):
+        run_isrl(small_model(), data, plan(Mode.ISRL, dimension=27))
+    with pytest.raises(PlanError, match="leave out segments"):
+        run_isrl(
+            small_model(),
+            data,
+            plan(Mode.ISRL, segments=(Segment(name="w", length=26, bound=1.0),)),
+        )
+    with pytest.raises(InfeasibleError, match="max_units_per_silo = 39"):
+        run_isrl(small_model(), data, plan(Mode.ISRL, max_units_per_silo=39))
