@@ -56,6 +56,7 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python tools/check_docs.py
+	$(BIN)/python tools/draw_states.py --check
 
 stubs: $(INSTALLED)
 	$(BIN)/python tools/generate_stubs.py
