@@ -11,7 +11,7 @@ and each is joined with the k/2 next ones on either side.
 Source: Bell et al. 2020 (SecAgg+); parameters by the rule of SA1 spec 1, for sigma = 40, eta = 20.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import comb, perm
@@ -39,9 +39,17 @@ class Graph:
     ring: tuple[int, ...]
     reach: int | None
     threshold: int
+    _known: dict[int, tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def holders(self, seat: int) -> tuple[int, ...]:
         """The closed neighborhood of a silo: itself and its neighbors, sorted."""
+        if seat not in self._known:  # asked for every share that is opened
+            self._known[seat] = self._holders(seat)
+        return self._known[seat]
+
+    def _holders(self, seat: int) -> tuple[int, ...]:
         if self.reach is None:
             return tuple(sorted(self.ring))
         place = self.ring.index(seat)

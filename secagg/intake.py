@@ -5,6 +5,8 @@ What a silo would check of another's statement before it acts, the server checks
 when is the affair of `server`; this file only knows what a good one is.
 """
 
+from bisect import bisect_left
+
 from secagg import messages
 from secagg.errors import (
     BadDealerError,
@@ -62,6 +64,7 @@ class Intake:
         self.evidence: list[Evidence] = []
         self.advertises: dict[int, messages.Advertise] = {}
         self.shares: dict[int, messages.Share] = {}
+        self.boxes_roots: dict[int, bytes] = {}
         self.masked: dict[int, messages.MaskedInput] = {}
         self.late: set[int] = set()
         self.signed: dict[int, messages.Survivors] = {}
@@ -109,7 +112,12 @@ class Intake:
     @property
     def share_roots(self) -> dict[int, bytes]:
         """Share roots of U2."""
-        return {seat: share.root for seat, share in self.shares.items()}
+        return {
+            seat: messages.share_root(
+                share.commitment_b, share.commitment_k, self.boxes_roots[seat]
+            )
+            for seat, share in self.shares.items()
+        }
 
     def near(self, seat: int) -> tuple[int, ...]:
         """The members of U2 in a silo's closed neighborhood; all of U2 in a complete graph."""
@@ -208,6 +216,7 @@ class Intake:
             raise MalformedMessageError("a box lacks a part or has one too many", silo=seat)
         self._verify(message)
         self.shares[seat] = message
+        self.boxes_roots[seat] = message.boxes_root
 
     def _take_masked(self, message: messages.MaskedInput) -> None:
         seat = message.seat
@@ -270,7 +279,7 @@ class Intake:
     def _check_opening(self, message: messages.Unmask, item: Opening) -> None:
         holder = message.seat
         share = self.shares[item.dealer]
-        dealt = share.boxes[self.graph.holders(item.dealer).index(holder)]
+        dealt = share.boxes[bisect_left(self.graph.holders(item.dealer), holder)]
         promised = dealt.commitment_a if item.kind is ShareKind.KEY else dealt.commitment_b
         found = commit_share(self.setup, item.dealer, holder, item.kind.value, item.share)
         if found != promised:

@@ -370,7 +370,10 @@ class ServerRound:
         if short:
             return short
         self.phase = advance(self.phase, Step.SHARED)
-        deliveries = {dealer: _deliveries(self._intake.shares[dealer]) for dealer in u2}
+        deliveries = {
+            dealer: _deliveries(self._intake.shares[dealer], self._intake.boxes_roots[dealer])
+            for dealer in u2
+        }
         roots = self._intake.share_roots
         effects: list[ServerEffect] = []
         for holder in u2:
@@ -486,9 +489,8 @@ class ServerRound:
         return effects
 
 
-def _deliveries(share: messages.Share) -> dict[int, messages.Delivery]:
+def _deliveries(share: messages.Share, boxes_root: bytes) -> dict[int, messages.Delivery]:
     """What each holder gets of one dealer's shares, from one Merkle tree over its boxes."""
-    boxes_root = share.boxes_root
     paths = canonical.merkle_paths([box.encode() for box in share.boxes])
     return {
         box.holder: messages.Delivery(
