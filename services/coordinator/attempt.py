@@ -39,12 +39,12 @@ from secagg.messages import (
     decode_message,
 )
 from secagg.parameters import RoundParameters
-from secagg.ports import VectorStore
 from secagg.server import ServerRound
 from services.clock import monotonic
 from services.coordinator.mailbox import Mailbox
 from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
 from services.observe.logs import Logger
+from services.storage.blobs import FileVectorStore
 from services.wire.calls import (
     Chunk,
     Phase,
@@ -89,7 +89,7 @@ class AttemptDriver:
 
     server: ServerRound
     cohort: Mapping[int, Mailbox]
-    store: VectorStore
+    store: FileVectorStore
     silent: Callable[[], frozenset[int]]
     changed: Callable[[], None]
     log: Logger

@@ -396,7 +396,7 @@ class RunDriver:
     def _forget_attempts(self) -> None:
         """Keep the newest two attempts: a silo may still be fetching the last one's sum."""
         for number, attempt in list(self.attempts)[:-2]:
-            del self.attempts[number, attempt]
+            self.attempts.pop((number, attempt)).store.close()
             shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
             is_void = partial(_is_of, run=self.record.run, number=number, attempt=attempt)
             for seat in self.hub.roster.indices:

@@ -14,7 +14,13 @@ from typing import Final, TypeVar
 from secagg.ports import VectorStore
 from secagg.rng import Rng
 from services.clock import monotonic, utc_now
-from services.errors import InvalidRequestError, UnavailableError, UnreachableError
+from services.errors import (
+    InvalidRequestError,
+    TlsCause,
+    TlsError,
+    UnavailableError,
+    UnreachableError,
+)
 from services.observe.logs import Logger
 from services.security.credentials import Credentials
 from services.security.probe import probe
@@ -130,11 +136,18 @@ class Link:
                 bound = min(2 * bound, LONGEST_PAUSE_S)
 
     async def _explain(self, error: UnavailableError) -> None:
-        """Raise TlsError if the handshake itself is what fails."""
+        """Raise TlsError if the handshake itself is what fails, for a reason that stays.
+
+        A coordinator that goes down resets a handshake, too: that is no reason to end.
+        """
         try:
             await asyncio.to_thread(probe, self.target, self.credentials, now=utc_now())
         except UnreachableError as reason:
             self.log.debug("unreachable", reason=str(reason), status=str(error))
+        except TlsError as reason:
+            if reason.cause is not TlsCause.OTHER:
+                raise
+            self.log.warning("unreachable", reason=str(reason), status=str(error))
 
     def _draw(self) -> float:
         return int.from_bytes(self.rng.bytes(4)) / 2**32

@@ -23,6 +23,7 @@ from secagg.keys import IdentityKey
 from secagg.messages import (
     MAX_STATE_BYTES,
     STATE,
+    AbandonRequest,
     Refusal,
     RoundOpen,
     ServerMessage,
@@ -201,49 +202,61 @@ class SiloNode:
                     f"{reference.vector} has {reference.nbytes} bytes; this silo's policy allows "
                     f"{self.policy.max_state_bytes}"
                 )
-        outcome = await driver.receive(message, envelope.vectors)
-        await self._follow(driver, outcome)
+        try:
+            outcome = await driver.receive(message, envelope.vectors)
+            await self._follow(driver, outcome)
+        finally:
+            if not driver.is_live:
+                driver.store.close()
 
     async def _driver(self, attempt: AttemptId, message: ServerMessage) -> AttemptDriver | None:
         """The attempt's driver: the live one, a new one, or one that recalls the journal."""
         if self._current is not None and self._current.attempt == attempt:
             return self._current
-        opened = self.history.has(attempt, JournalEvent.OPENED)
-        if opened:
-            driver = self._make_driver(attempt, None)
-        elif isinstance(message, RoundOpen):
-            required = await self._admit(message)
-            self.runs.add(attempt.run)
-            driver = self._make_driver(attempt, required)
-            self._forget_attempts(keep=attempt)
-        else:
+        if self.history.has(attempt, JournalEvent.OPENED) or isinstance(message, AbandonRequest):
+            # A promise about an attempt that never reached this silo helps the others, too.
+            return self._recall(attempt)
+        if not isinstance(message, RoundOpen):
             return None
-        self._current = driver
-        return driver
+        required = await self._admit(message)
+        self.runs.add(attempt.run)
+        if self._current is not None:
+            self._current.store.close()
+        self._current = self._begin(attempt, required)
+        self._forget_attempts()
+        return self._current
 
-    def _make_driver(self, attempt: AttemptId, required: bytes | None) -> AttemptDriver:
+    def _begin(self, attempt: AttemptId, required: bytes | None) -> AttemptDriver:
+        """A live round: this process makes its secrets."""
         store = FileVectorStore(self._folder(attempt))
-        protocol: SiloRound | RecalledRound
-        if self.history.has(attempt, JournalEvent.OPENED):
-            protocol = RecalledRound(
-                attempt,
-                seat=self.seat,
-                identity=self.identity,
-                roster=self.greeting.roster,
-                history=self.history,
-                store=store,
-            )
-        else:
-            protocol = SiloRound(
-                seat=self.seat,
-                identity=self.identity,
-                roster=self.greeting.roster,
-                policy=self.policy,
-                history=self.history,
-                store=store,
-                rng=self.rng,
-                required_state=required,
-            )
+        protocol = SiloRound(
+            seat=self.seat,
+            identity=self.identity,
+            roster=self.greeting.roster,
+            policy=self.policy,
+            history=self.history,
+            store=store,
+            rng=self.rng,
+            required_state=required,
+        )
+        return self._make_driver(attempt, protocol, store)
+
+    def _recall(self, attempt: AttemptId) -> AttemptDriver:
+        """A round of which only the journal is left."""
+        store = FileVectorStore(self._folder(attempt))
+        protocol = RecalledRound(
+            attempt,
+            seat=self.seat,
+            identity=self.identity,
+            roster=self.greeting.roster,
+            history=self.history,
+            store=store,
+        )
+        return self._make_driver(attempt, protocol, store)
+
+    def _make_driver(
+        self, attempt: AttemptId, protocol: SiloRound | RecalledRound, store: FileVectorStore
+    ) -> AttemptDriver:
         return AttemptDriver(
             attempt=attempt,
             round=protocol,
@@ -285,7 +298,6 @@ class SiloNode:
                 state = await asyncio.to_thread(driver.state)
                 await asyncio.to_thread(self.learner.settle, outcome.aggregate, state)
                 driver.log.info("settled", survivors=outcome.aggregate.survivors)
-                self._forget_attempts()
             case _:
                 assert_never(outcome)
 
@@ -351,12 +363,14 @@ class SiloNode:
     async def _send_again(self) -> None:
         """After a restart: send again what may not have arrived, byte for byte (SA1 spec 3.5)."""
         for attempt in self._open_submissions():
-            driver = self._make_driver(attempt, None)
+            driver = self._recall(attempt)
             again = resend(self.history, attempt, JournalEvent.SUBMITTED)
             try:
                 await driver.carry_out([again])
             except (RemoteError, KeyError) as error:
                 driver.log.info("not-taken-again", reason=str(error))
+            finally:
+                driver.store.close()
         self._forget_attempts()
 
     async def _submit(self, attempt: AttemptId, message: Refusal) -> None:
@@ -378,11 +392,11 @@ class SiloNode:
     def _folder(self, attempt: AttemptId) -> Path:
         return self.directory / f"{attempt.run.hex}-{attempt.round}-{attempt.attempt}"
 
-    def _forget_attempts(self, keep: AttemptId | None = None) -> None:
+    def _forget_attempts(self) -> None:
         """Delete the vectors of attempts that are over; open submissions keep theirs."""
         kept = {self._folder(attempt) for attempt in self._open_submissions()}
-        if keep is not None:
-            kept.add(self._folder(keep))
+        if self._current is not None:
+            kept.add(self._folder(self._current.attempt))
         for folder in self.directory.iterdir():
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
