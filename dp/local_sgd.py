@@ -34,7 +34,7 @@ from dp.sampling import poisson_mask
 # Below it, a step's noise drowns the data or the data shine through a small change (OPA-08).
 MIN_UNITS: Final = 30
 _PROBE_RECORDS: Final = 8
-_PROBE_TOLERANCE: Final = 1e-4  # float32 means agree better, norms of near-constants no better
+_PROBE_TOLERANCE: Final = 1e-3  # couplings are larger; norms of near-constants are no exacter
 
 # The mean of a batch's losses, a 0-d tensor, from the module's outputs and the targets.
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

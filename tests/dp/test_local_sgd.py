@@ -487,6 +487,7 @@ def test_opa_08_few_units_are_refused() -> None:
 
 def test_opa_01_batch_norm_is_refused_for_all() -> None:
     """OPA-01: refused when the training plan is set up, with trainable weights and without."""
+    torch.manual_seed(0)
     hiding = [
         nn.BatchNorm1d(4),
         nn.BatchNorm1d(4, affine=False),
@@ -503,6 +504,7 @@ def test_opa_01_batch_norm_is_refused_for_all() -> None:
 
 def test_opa_01_a_norm_that_erases_its_input_is_pointed_out() -> None:
     """OPA-01: one channel per group on one-dimensional features is allowed, with advice."""
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(4, 4), nn.Linear(4, 2))
     (advice,) = check_module(model, functional.cross_entropy, records())
     assert "'1'" in advice
