@@ -53,9 +53,7 @@ def predict_file(model_path: Path, data: Path, output: Path) -> int:
     probabilities = _probabilities(file, model, data)
     with output.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(
-            [f"probability_of_class_{label}" for label in range(probabilities.shape[1])]
-        )
+        writer.writerow([f"probability_of_{name}" for name in model.schema.target.class_names])
         writer.writerows(probabilities.tolist())
     return len(probabilities)
 
