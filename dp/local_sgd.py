@@ -547,10 +547,14 @@ def _is_mean(
     targets: torch.Tensor,
     whole: torch.Tensor,
 ) -> bool:
-    """Tell whether a batch's loss is the mean of its records' own losses."""
+    """Tell whether a batch's loss is the mean of its records' own losses.
+
+    Each record is tried as a pair with itself, since torch's norms refuse some single records.
+    """
     try:
-        singles = [loss(module(inputs[i : i + 1]), targets[i : i + 1]) for i in range(len(targets))]
-    except (ValueError, RuntimeError):  # BatchNorm, for example, refuses a single record
+        pairs = [torch.tensor([i, i]) for i in range(len(targets))]
+        singles = [loss(module(inputs[pair]), targets[pair]) for pair in pairs]
+    except (ValueError, RuntimeError):  # made for one size of batch only
         return False
     mean = torch.stack(singles).mean()
     return bool(torch.isclose(mean, whole, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE / 10))
