@@ -233,7 +233,7 @@ def check_module(module: nn.Module, loss: LossFunction, examples: Examples) -> t
             )
     if faults:
         raise UnsafeModuleError("not fit for per-sample clipping: " + "; ".join(faults))
-    return tuple(advice)
+    return tuple(dict.fromkeys(advice))  # every pass repeats it
 
 
 def train_isrl(
