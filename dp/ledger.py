@@ -10,6 +10,7 @@ There are two kinds. A federation's *run ledger* is the coordinator's, copied by
 the silo.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,6 +24,8 @@ from dp.entries import GENESIS_HASH, Entry, Kind, Signature, Signer, check_signa
 from dp.errors import EquivocationError, LedgerConflictError, LedgerIntegrityError, PlanError
 
 HEAD_PREFIX: Final = b"SA1/ledger-head\0"
+
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class LedgerKind(StrEnum):
@@ -389,7 +392,7 @@ def _missing_signers(entry: Entry, kind: LedgerKind, writer: str, signers: froze
 def _rotation(entry: Entry) -> tuple[str, bytes]:
     """Whose key is replaced by which; the old key has signed, as the writer's or beside it."""
     name, key = entry.body.get("name"), entry.body.get("key")
-    if not isinstance(name, str) or not isinstance(key, str) or len(key) != 64:
+    if not isinstance(name, str) or not isinstance(key, str) or not _KEY.fullmatch(key):
         raise LedgerIntegrityError(entry.seq, "KEY_ROTATE names no key")
     if name not in {one.signer for one in entry.sigs}:
         raise LedgerIntegrityError(entry.seq, f"KEY_ROTATE lacks the old key of {name!r}")

@@ -1,0 +1,371 @@
+"""What a ledger's entries claim, checked one after the other against a second computation.
+
+Plan against round, INTENT before RELEASE, survivors against the floor, conversions, every epsilon
+that is booked, every limit at every entry, and the proof behind each charge that came back.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dp.offline import Findings, Object, canonical_digest, signature_fits
+from dp.recount import (
+    RESERVE,
+    Event,
+    Recount,
+    UnreadableError,
+    abandons,
+    grid_sensitivity,
+    integer_cost,
+    number,
+    per_round,
+    plan_event,
+    read_event,
+)
+
+# A filter's figure uses exact arithmetic on both sides; what differs is the root finder.
+_CLOSE: Final = 1e-6
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was checked, what was found, and the recomputed figures.
+
+    Attributes:
+        entries: lines that were read.
+        findings: what does not hold; empty if all does.
+        figures: recomputed numbers, in words, for a person.
+    """
+
+    entries: int
+    findings: Findings
+    figures: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds."""
+        return not self.findings.items
+
+
+class Inspection:
+    """One pass over the entries, with what they have established so far."""
+
+    def __init__(
+        self,
+        entries: Sequence[Object],
+        ring: Mapping[str, set[bytes]],
+        recount: Recount,
+        report: VerifyReport,
+    ) -> None:
+        """Begin before the first of the entries, which have been read and are not empty."""
+        self._recount = recount
+        self._entries = entries
+        self._ring = ring
+        self._report = report
+        self._found = report.findings
+        self._kind = entries[0]["body"].get("ledger")
+        self._account: Object | None = None
+        self._plans: dict[str, Object] = {}
+        # What has been charged and not given back: by the entry's hash.
+        self._live: dict[str, Object] = {}
+        self._open: set[str] = set()
+        self._keys_charged: set[tuple[object, ...]] = set()
+        self._closed = False
+
+    def run(self) -> None:
+        """Look at every entry; what does not hold goes into the report."""
+        readers: Mapping[str, Callable[[Object], None]] = {
+            "BUDGET_SET": self._budget_set,
+            "PLAN_COMMIT": self._plan_commit,
+            "ROUND_INTENT": self._intent,
+            "METRIC_RELEASE": self._intent,
+            "ROUND_RELEASE": self._release,
+            "ROUND_ABORT": self._abort,
+            "AUDIT_RESULT": self._audit_result,
+            "CORRECTION": self._correction,
+        }
+        for entry in self._entries:
+            seq, kind = entry["seq"], entry["kind"]
+            self._found.need(seq, not self._closed, "it follows CLOSE")
+            if kind == "GENESIS":
+                self._found.need(seq, seq == 0, "a ledger begins only once")
+            self._closed = self._closed or kind == "CLOSE"
+            reader = readers.get(kind)
+            if reader is None:
+                continue
+            try:
+                reader(entry)
+            except (UnreadableError, KeyError, TypeError, ValueError, AttributeError) as error:
+                # Fail closed: a body of another shape than its kind's is a finding, not a crash.
+                self._found.add(seq, f"{kind} cannot be read ({error})")
+        if self._account is not None:
+            self._summarize(self._account)
+
+    # --- limits ---------------------------------------------------------------------------
+
+    def _budget_set(self, entry: Object) -> None:
+        body, before = entry["body"], self._account
+        fixed = ("data_set", "unit", "adjacency", "filter", "delta", "order", "records_per_unit")
+        for name in fixed:
+            same = before is None or before[name] == body[name]
+            self._found.need(entry["seq"], same, f"BUDGET_SET changes {name}")
+        number(body["epsilon"])
+        if not 0.0 < number(body["delta"]) < 1.0 or body["filter"] not in {"gdp", "rdp"}:
+            raise UnreadableError("filter")
+        if body["filter"] == "rdp" and (type(body["order"]) is not int or body["order"] < 2):
+            raise UnreadableError("order")
+        self._account = body
+
+    def _summarize(self, account: Object) -> None:
+        spent = self._recount.filter_epsilon(
+            account, [_booked(body) for body in self._live.values()]
+        )
+        self._report.figures.append(
+            f"account {account['data_set']} (unit {account['unit']}, {account['adjacency']}, delta "
+            f"{account['delta']}): spent {spent:.4f} of {account['epsilon']}, "
+            f"{len(self._open)} charges open"
+        )
+
+    # --- plans ----------------------------------------------------------------------------
+
+    def _plan_commit(self, entry: Object) -> None:
+        seq, body = entry["seq"], entry["body"]
+        plan = body["plan"]
+        d2 = grid_sensitivity(plan)
+        booked_d2 = number(body["grid_sensitivity"])
+        self._found.need(
+            seq, math.isclose(d2, booked_d2, rel_tol=_CLOSE), f"grid sensitivity is {d2:.6f}"
+        )
+        commit = {**body, "d2": d2}
+        self._plans[body["plan_digest"]] = commit
+        digest = canonical_digest(plan)
+        self._found.need(seq, digest == body["plan_digest"], "plan_digest is not the plan's hash")
+        floor, ring = body["floor"], plan["mode"] in {"silo", "fedsgd", "patient"}
+        needs = plan["n_c"] + plan["h_dp"]
+        self._found.need(seq, floor >= needs, f"the floor of {floor} is below n_c + h_dp = {needs}")
+        z = number(plan["z"])
+        if ring:
+            shares = plan["h_dp"]
+            zs = {
+                "nobody_colludes": z * math.sqrt(floor / shares),
+                "coordinator_colludes": z,
+                "aggregation_fails": z / math.sqrt(shares),
+            }
+        elif plan["mode"] == "central":
+            zs = {"nobody_colludes": z, "coordinator_colludes": 0.0, "aggregation_fails": 0.0}
+        else:
+            zs = dict.fromkeys(("nobody_colludes", "coordinator_colludes", "aggregation_fails"), z)
+        for name, value in {**zs, "enforced": z}.items():
+            self._figure(seq, name, value, commit)
+        self._two_relations(plan, z)
+
+    def _figure(self, seq: int, name: str, z: float, commit: Object) -> None:
+        """Compare one claimed epsilon of a plan with what the second accountant finds."""
+        plan, figure = commit["plan"], commit["claimed"][name]
+        delta = number(plan["delta"]) * (1.0 - RESERVE)
+        claimed = math.inf if figure["eps"] == "inf" else number(figure["eps"])
+        if z == 0.0:
+            self._found.need(seq, math.isinf(claimed), f"{name}: expected no guarantee")
+            return
+        event = plan_event(plan, commit["d2"], z)
+        low, high = self._recount.plan_bounds(event, delta)
+        self._report.figures.append(
+            f"plan at entry {seq}, {name}: claimed {claimed:.4f} ({figure['method']}), "
+            f"recomputed {low:.4f} to {high:.4f}, unit {plan['unit']}, {plan['adjacency']}"
+        )
+        self._found.need(
+            seq,
+            low <= claimed <= high,
+            f"{name}: epsilon {claimed:.6f} is booked, the second accountant finds "
+            f"{low:.6f} to {high:.6f}",
+        )
+
+    def _two_relations(self, plan: Object, z: float) -> None:
+        """Adjacency double line: what the same noise means if a unit is replaced (z and z/2)."""
+        if plan["participation"] == "poisson" or plan["noise"] != "gaussian":
+            return
+        count = plan["rounds"] * per_round(plan)
+        delta = number(plan["delta"]) * (1.0 - RESERVE)
+        one, two = (self._recount.closed(count / value**2, delta) for value in (z, z / 2.0))
+        self._report.figures.append(
+            f"the same noise by relation: {one:.4f} at z = {z:g}, {two:.4f} at z/2"
+        )
+
+    # --- rounds ---------------------------------------------------------------------------
+
+    def _intent(self, entry: Object) -> None:
+        seq, body = entry["seq"], entry["body"]
+        if not self._found.need(seq, self._account is not None, "it is charged to no budget"):
+            return
+        assert self._account is not None, "checked just above"
+        key = (entry["run_id"], body["round"], body["attempt"], body["purpose"])
+        self._found.need(seq, key not in self._keys_charged, "this release was charged before")
+        self._keys_charged.add(key)
+        event = read_event(body["event"])
+        if entry["kind"] == "ROUND_INTENT":
+            self._against_plan(seq, body, event)
+        self._conversion(seq, body, event)
+        before = self._recount.filter_epsilon(self._account, self._booked_of(lambda _: True))
+        self._same(seq, "eps_before", body, before)
+        body = {**body, "run_id": entry["run_id"], "year": entry["time_utc"][:4]}
+        self._live[entry["entry_hash"]] = body
+        if entry["kind"] == "ROUND_INTENT":
+            self._open.add(entry["entry_hash"])
+        after = self._recount.filter_epsilon(self._account, self._booked_of(lambda _: True))
+        self._same(seq, "eps_after", body, after)
+        self._limits(seq, body, after)
+
+    def _limits(self, seq: int, body: Object, after: float) -> None:
+        assert self._account is not None, "the caller has checked it"
+        account = self._account
+        run, year = body["run_id"], body["year"]
+        totals: Mapping[str, Callable[[], float]] = {
+            "epsilon": lambda: after,
+            "local_epsilon": lambda: self._recount.filter_epsilon(
+                account, [read_event(one["booked_local"]) for one in self._live.values()]
+            ),
+            "run_epsilon": lambda: self._recount.filter_epsilon(
+                account, self._booked_of(lambda one: one["run_id"] == run)
+            ),
+            "year_epsilon": lambda: self._recount.filter_epsilon(
+                account, self._booked_of(lambda one: one["year"] == year)
+            ),
+        }
+        for name, total in totals.items():
+            limit = account[name]
+            if limit is not None:
+                value = total()
+                self._found.need(
+                    seq,
+                    value <= number(limit) * (1.0 + _CLOSE),
+                    f"{name} is {value:.4f}, its limit is {limit}",
+                )
+
+    def _against_plan(self, seq: int, body: Object, event: Event) -> None:
+        plan_entry = self._plans.get(body["plan_digest"])
+        if plan_entry is None:
+            self._found.add(seq, "no PLAN_COMMIT of this plan comes before")
+            return
+        plan = plan_entry["plan"]
+        for name in ("unit", "adjacency"):
+            self._found.need(seq, body[name] == plan[name], f"{name} is not the plan's")
+        planned = plan_event(plan, plan_entry["d2"], number(plan["z"]), rounds=1)
+        same = (event.kind, event.count) == (planned.kind, planned.count) and all(
+            math.isclose(getattr(event, name), getattr(planned, name), rel_tol=_CLOSE)
+            for name in ("z", "q", "mu", "d1", "d2")
+        )
+        self._found.need(seq, same, "the event is not the one that was planned")
+        assert self._account is not None, "the caller has checked it"
+        cost = integer_cost(plan, plan_entry["d2"], number(self._account["epsilon"]))
+        self._found.need(
+            seq,
+            event.delta_impl >= cost * (1.0 - _CLOSE),
+            f"integers cost {cost:.3g} of delta a round, {event.delta_impl:.3g} is booked",
+        )
+
+    def _conversion(self, seq: int, body: Object, event: Event) -> None:
+        """The booked event is the planned one under the account's unit and relation."""
+        assert self._account is not None, "the caller has checked it"
+        divisor = 1
+        if self._account["unit"] != body["unit"]:
+            known = (self._account["unit"], body["unit"]) == ("patient", "record")
+            self._found.need(seq, known, "no rule converts the plan's unit into the account's")
+            divisor = self._account["records_per_unit"]
+        if self._account["adjacency"] == "replace_one" and body["adjacency"] != "replace_one":
+            divisor *= 2
+        booked = read_event(body["booked"])
+        if divisor > 1:
+            self._found.need(
+                seq, event.kind == "gaussian", "only q = 1 Gaussian events can be converted"
+            )
+        expected = event.z / divisor
+        same = math.isclose(booked.z, expected, rel_tol=_CLOSE) and all(
+            getattr(booked, name) == getattr(event, name)
+            for name in ("kind", "q", "mu", "d1", "d2", "count", "delta_impl")
+        )
+        self._found.need(seq, same, "what is booked is not what is released")
+
+    def _release(self, entry: Object) -> None:
+        seq, body = entry["seq"], entry["body"]
+        intent = body["intent"]
+        if not self._found.need(seq, intent in self._open, "no open INTENT comes before"):
+            return
+        self._open.discard(intent)
+        planned = read_event(self._live[intent]["event"])
+        real = read_event(body["event"])
+        kept = real.kind == planned.kind and real.z >= planned.z * (1.0 - _CLOSE)
+        kept = kept and real.mu >= planned.mu * (1.0 - _CLOSE) and real.q <= planned.q
+        self._found.need(seq, kept, "less noise was released than was charged")
+        commit = self._plans.get(self._live[intent]["plan_digest"])
+        if commit is None or self._kind != "run":
+            return
+        survivors = set(body["survivors"])
+        self._found.need(
+            seq,
+            len(survivors) >= commit["floor"] and survivors <= set(commit["silos"]),
+            f"expected at least {commit['floor']} survivors of the plan's silos",
+        )
+        self._found.need(
+            seq, body["threshold"] >= commit["threshold"], "fewer signatures than the threshold"
+        )
+
+    def _abort(self, entry: Object) -> None:
+        seq, body = entry["seq"], entry["body"]
+        intent = body["intent"]
+        if not self._found.need(seq, intent in self._open, "no open INTENT comes before"):
+            return
+        if not body["returned"]:
+            return
+        self._proof(seq, body["proof"], self._live[intent])
+        self._open.discard(intent)
+        del self._live[intent]
+
+    def _proof(self, seq: int, proof: Object, charge: Object) -> None:
+        """A charge comes back only with signed statements of a quorum of the attempt's silos."""
+        members, threshold = set(proof["members"]), proof["threshold"]
+        genuine = set()
+        for one in proof["statements"]:
+            message, signature = bytes.fromhex(one["message"]), bytes.fromhex(one["signature"])
+            keys = self._ring.get(one["signer"], ())
+            fits = any(signature_fits(key, message, signature) for key in keys)
+            about = proof["kind"] != "abandon" or abandons(message, charge)
+            if fits and about:
+                genuine.add(one["signer"])
+        self._found.need(
+            seq,
+            2 * threshold > len(members) and len(genuine & members) >= threshold,
+            "the charge came back without a quorum's proof",
+        )
+
+    def _audit_result(self, entry: Object) -> None:
+        body = entry["body"]
+        lower, claimed = number(body["lower"]), number(body["claimed"])
+        self._report.figures.append(
+            f"audit at entry {entry['seq']} ({body['method']}): epsilon at least {lower:.4f}, "
+            f"claimed {claimed:.4f}"
+        )
+        self._found.need(
+            entry["seq"], lower <= claimed, "an audit found more than the claimed epsilon"
+        )
+
+    def _correction(self, entry: Object) -> None:
+        earlier = {one["entry_hash"] for one in self._entries[: entry["seq"]]}
+        self._found.need(
+            entry["seq"], entry["body"]["refers"] in earlier, "it corrects no earlier entry"
+        )
+
+    def _booked_of(self, choose: Callable[[Object], bool]) -> list[Event]:
+        return [_booked(body) for body in self._live.values() if choose(body)]
+
+    def _same(self, seq: int, name: str, body: Object, value: float) -> None:
+        booked = number(body[name])
+        self._found.need(
+            seq,
+            math.isclose(booked, value, rel_tol=_CLOSE, abs_tol=_CLOSE),
+            f"{name}: {booked:.6f} is booked, recomputed {value:.6f}",
+        )
+
+
+def _booked(body: Object) -> Event:
+    return read_event(body["booked"])
