@@ -1,0 +1,86 @@
+"""One real example of every record, from rounds in which much goes wrong."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import lru_cache
+
+from secagg import messages
+from secagg.codec import Record
+from secagg.evidence import EvidenceKind, ShareRoot, two_statements
+from secagg.messages import AbandonRequest
+from secagg.policy import SiloPolicy
+from secagg.roster import Officer, OfficerRole, SignedRoster
+from tests.adversary.stage import Stage, agreement_key
+
+LENIENT = {seat: SiloPolicy(suites=frozenset({1, 4})) for seat in range(1, 5)}
+
+
+def kinds(root: type[Record] = Record) -> Iterator[type[Record]]:
+    """Every record that has a label of its own."""
+    for kind in root.__subclasses__():
+        # dataclass(slots=True) makes the class anew; the first one is still a subclass.
+        is_current = getattr(sys.modules[kind.__module__], kind.__name__, None) is kind
+        if is_current and "LABEL" in vars(kind):
+            yield kind
+        yield from kinds(kind)
+
+
+def _parts(record: object) -> Iterator[Record]:
+    """A record and all that it holds."""
+    if isinstance(record, tuple):
+        for item in record:
+            yield from _parts(item)
+    if isinstance(record, Record):
+        yield record
+        for field in fields(record):  # type: ignore[arg-type]  # records are dataclasses
+            yield from _parts(getattr(record, field.name))
+
+
+def _rounds() -> Iterator[Record]:
+    stage = Stage(4, suite=4, policies=LENIENT)
+    yield stage.finish(1, 2, 4)
+    where = stage.parameters
+    lost = Stage(4, seed=1)
+    lost.announce()
+    lost.tell(1, AbandonRequest(run=where.run, round=1, attempt=0))
+    lost.carry_out(2, lost.silos[2].go_late())
+    for one in (stage, lost):
+        yield one.opening()
+        yield one.keys()
+        yield one.boxes(2)
+        yield one.notice()
+        for seat in one.cohort:
+            yield from one.sent[seat]
+            yield from one.journals[seat]
+    yield replace(lost.opening(), abandons=(lost.last(1, messages.Abandon),))
+    yield stage.request()
+    yield stage.certificate()
+    yield AbandonRequest(run=where.run, round=1, attempt=0)
+    yield messages.RoundFailed(run=where.run, round=1, attempt=0, reason="it happens")
+    identity = stage.federation.identities[1]
+    complaint = messages.Complaint(setup=stage.setup, seat=1, dealer=2, reason="A4_BAD_SHARE")
+    refusal = messages.Refusal(ctx=where.ctx(), seat=1, code="A1_POLICY_REFUSED", reason="no")
+    yield messages.signed(complaint, identity)
+    yield messages.signed(refusal, identity)
+    yield messages.DistantRoot(dealer=3, root=bytes(32))
+    first = stage.last(1, messages.Survivors)
+    case = two_statements(EvidenceKind.CONTRADICTION, 1, where, first, first)
+    yield replace(case, share_roots=(ShareRoot(seat=1, root=bytes(32)),))
+    key = agreement_key("anna").public
+    officer = Officer(name="anna", role=OfficerRole.OPERATOR, certificate_key=key)
+    roster = replace(stage.roster, officers=(officer,))
+    signature = identity.sign(roster.signed_bytes())
+    yield SignedRoster(roster=roster, signatures=((identity.public, signature),))
+
+
+@lru_cache(maxsize=1)
+def examples() -> dict[type[Record], Record]:
+    """By kind, the example with the most bytes."""
+    found: dict[type[Record], Record] = {}
+    for record in _rounds():
+        for part in _parts(record):
+            known = found.get(type(part))
+            if known is None or len(part.encode()) > len(known.encode()):
+                found[type(part)] = part
+    return found
