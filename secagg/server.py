@@ -323,6 +323,8 @@ class ServerRound:
 
     def _set_deadline(self, now: float) -> list[ServerEffect]:
         waits = self.phase in _TIMED_PHASES
+        if self.phase is Phase.MASK and not self._intake.binding:
+            waits = False  # opened ahead: the state comes when the last round has ended
         self.deadline = now + self._deadlines.of(self.phase) if waits else None
         return [DeadlineSet(at=self.deadline)]
 
@@ -332,8 +334,8 @@ class ServerRound:
             complete = self._is_enough or not self.awaited()
         else:
             complete = self.phase in _TIMED_PHASES and not self.awaited()
-            # A state that is still being made is no reason to close.
-            complete = complete and not (self.phase is Phase.MASK and not self._intake.binding)
+            if self.phase is Phase.MASK and not self._intake.binding:
+                complete = False  # a state that is still being made is no reason to close
         return self._close(now) if complete else []
 
     def _close(self, now: float) -> list[ServerEffect]:

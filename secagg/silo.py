@@ -68,7 +68,8 @@ class SiloRound:
         store: holds "state", "masked" and "sum" of this attempt.
         rng: the source of this attempt's secrets.
         required_state: the model hash that the silo's own recomputation of the last server step
-            gives; None if it missed a round and cannot know (SA1 spec 2.5 v).
+            gives; None if it missed a round and cannot know (SA1 spec 2.5 v). In an attempt that
+            was opened ahead it is set once the last round's result is there.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class SiloRound:
         self._history = history
         self._store = store
         self._rng = rng
-        self._required_state = required_state
+        self.required_state = required_state
         self._parameters: RoundParameters | None = None
         self._secrets: dict[str, Secret] = {}
         self._keys: DealerKeys | None = None
@@ -392,7 +393,7 @@ class SiloRound:
         found = messages.model_hash(self.parameters.kind, state)
         if (len(state), found) != (message.nbytes, message.model_hash):
             raise ModelMismatchError("the state's bytes are not those that the coordinator signed")
-        if self._required_state is not None and message.model_hash != self._required_state:
+        if self.required_state is not None and message.model_hash != self.required_state:
             raise ModelMismatchError(
                 "the state is not the one that follows from the last round's result"
             )

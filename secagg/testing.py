@@ -247,14 +247,27 @@ class RoundHarness:
             abandons=abandons,
         )
 
-    def run(self) -> Outcome:
-        """Drive the round to its end; silence is broken by the server's deadlines."""
-        self._carry_out(self.server.start(self._now) + self.server.set_state(self._now))
+    def run(self, *, ahead: bool = False) -> Outcome:
+        """Drive the round to its end; silence is broken by the server's deadlines.
+
+        With `ahead` keys and shares are exchanged first, as during the training of the round
+        before; the state comes when nothing else is left to do.
+        """
+        self._carry_out(self.server.start(self._now))
+        if ahead:
+            self._drive()
+        if self.outcome.aborted is None:
+            self._carry_out(self.server.set_state(self._now))
+        self._drive()
+        return self.outcome
+
+    def _drive(self) -> None:
+        """Deliver and let deadlines pass until nobody waits for anything."""
         while True:
             if self._deliver_one():
                 continue
             if self.server.deadline is None:
-                return self.outcome
+                return
             self._now = self.server.deadline
             self._carry_out(self.server.expire(self._now))
 
