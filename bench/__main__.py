@@ -14,6 +14,7 @@ _MODULES: Final = {
     "masking": "bench.masking",
     "round": "bench.roundtrip",
     "protocol": "bench.protocol",
+    "noise": "bench.noise",
 }
 
 
@@ -34,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--dim", type=int, default=dim, help="parameters of the model")
     names.add_parser("protocol").add_argument(
         "--scale", type=float, default=1.0, help="below 1: fewer silos and shorter vectors"
+    )
+    names.add_parser("noise").add_argument(
+        "--dim", type=int, default=2_000_000, help="samples of each draw"
     )
     for one in names.choices.values():
         one.add_argument("--json", action="store_true", help="one object on one line")
