@@ -14,6 +14,7 @@ from dp.recount import (
     RESERVE,
     Event,
     Recount,
+    Tally,
     UnreadableError,
     abandons,
     grid_sensitivity,
@@ -26,6 +27,16 @@ from dp.recount import (
 
 # A filter's figure uses exact arithmetic on both sides; what differs is the root finder.
 _CLOSE: Final = 1e-6
+_ALL: Final = ("epsilon", "")
+_LOCAL: Final = ("local_epsilon", "")
+_UNREADABLE: Final = (
+    UnreadableError,
+    ArithmeticError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(slots=True)
@@ -71,7 +82,9 @@ class Inspection:
         self._live: dict[str, Object] = {}
         self._open: set[str] = set()
         self._keys_charged: set[tuple[object, ...]] = set()
+        self._tallies: dict[tuple[str, str], Tally] = {}
         self._closed = False
+        self._spent = 0.0
 
     def run(self) -> None:
         """Look at every entry; what does not hold goes into the report."""
@@ -96,11 +109,15 @@ class Inspection:
                 continue
             try:
                 reader(entry)
-            except (UnreadableError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except _UNREADABLE as error:
                 # Fail closed: a body of another shape than its kind's is a finding, not a crash.
                 self._found.add(seq, f"{kind} cannot be read ({error})")
         if self._account is not None:
-            self._summarize(self._account)
+            self._report.figures.append(
+                f"account {self._account['data_set']} (unit {self._account['unit']}, "
+                f"{self._account['adjacency']}, delta {self._account['delta']}): spent "
+                f"{self._spent:.4f} of {self._account['epsilon']}, {len(self._open)} charges open"
+            )
 
     # --- limits ---------------------------------------------------------------------------
 
@@ -116,16 +133,6 @@ class Inspection:
         if body["filter"] == "rdp" and (type(body["order"]) is not int or body["order"] < 2):
             raise UnreadableError("order")
         self._account = body
-
-    def _summarize(self, account: Object) -> None:
-        spent = self._recount.filter_epsilon(
-            account, [_booked(body) for body in self._live.values()]
-        )
-        self._report.figures.append(
-            f"account {account['data_set']} (unit {account['unit']}, {account['adjacency']}, delta "
-            f"{account['delta']}): spent {spent:.4f} of {account['epsilon']}, "
-            f"{len(self._open)} charges open"
-        )
 
     # --- plans ----------------------------------------------------------------------------
 
@@ -206,41 +213,32 @@ class Inspection:
         if entry["kind"] == "ROUND_INTENT":
             self._against_plan(seq, body, event)
         self._conversion(seq, body, event)
-        before = self._recount.filter_epsilon(self._account, self._booked_of(lambda _: True))
-        self._same(seq, "eps_before", body, before)
-        body = {**body, "run_id": entry["run_id"], "year": entry["time_utc"][:4]}
-        self._live[entry["entry_hash"]] = body
+        self._same(seq, "eps_before", body, self._spent)
+        scopes = _scopes(entry)
+        for scope in scopes:
+            self._tally(scope).add(_counted(body, scope))
+        self._live[entry["entry_hash"]] = entry
         if entry["kind"] == "ROUND_INTENT":
             self._open.add(entry["entry_hash"])
-        after = self._recount.filter_epsilon(self._account, self._booked_of(lambda _: True))
-        self._same(seq, "eps_after", body, after)
-        self._limits(seq, body, after)
+        self._spent = self._recount.filter_epsilon(self._account, self._tally(_ALL))
+        self._same(seq, "eps_after", body, self._spent)
+        for scope in scopes:
+            self._limit(seq, scope, self._account)
 
-    def _limits(self, seq: int, body: Object, after: float) -> None:
-        assert self._account is not None, "the caller has checked it"
-        account = self._account
-        run, year = body["run_id"], body["year"]
-        totals: Mapping[str, Callable[[], float]] = {
-            "epsilon": lambda: after,
-            "local_epsilon": lambda: self._recount.filter_epsilon(
-                account, [read_event(one["booked_local"]) for one in self._live.values()]
-            ),
-            "run_epsilon": lambda: self._recount.filter_epsilon(
-                account, self._booked_of(lambda one: one["run_id"] == run)
-            ),
-            "year_epsilon": lambda: self._recount.filter_epsilon(
-                account, self._booked_of(lambda one: one["year"] == year)
-            ),
-        }
-        for name, total in totals.items():
-            limit = account[name]
-            if limit is not None:
-                value = total()
-                self._found.need(
-                    seq,
-                    value <= number(limit) * (1.0 + _CLOSE),
-                    f"{name} is {value:.4f}, its limit is {limit}",
-                )
+    def _limit(self, seq: int, scope: tuple[str, str], account: Object) -> None:
+        """No limit is passed, at any entry."""
+        name = scope[0]
+        if account[name] is None:
+            return
+        value = self._recount.filter_epsilon(account, self._tally(scope))
+        self._found.need(
+            seq,
+            value <= number(account[name]) * (1.0 + _CLOSE),
+            f"{name} is {value:.4f}, its limit is {account[name]}",
+        )
+
+    def _tally(self, scope: tuple[str, str]) -> Tally:
+        return self._tallies.setdefault(scope, Tally())
 
     def _against_plan(self, seq: int, body: Object, event: Event) -> None:
         plan_entry = self._plans.get(body["plan_digest"])
@@ -292,12 +290,13 @@ class Inspection:
         if not self._found.need(seq, intent in self._open, "no open INTENT comes before"):
             return
         self._open.discard(intent)
-        planned = read_event(self._live[intent]["event"])
+        charge = self._live[intent]["body"]
+        planned = read_event(charge["event"])
         real = read_event(body["event"])
         kept = real.kind == planned.kind and real.z >= planned.z * (1.0 - _CLOSE)
         kept = kept and real.mu >= planned.mu * (1.0 - _CLOSE) and real.q <= planned.q
         self._found.need(seq, kept, "less noise was released than was charged")
-        commit = self._plans.get(self._live[intent]["plan_digest"])
+        commit = self._plans.get(charge["plan_digest"])
         if commit is None or self._kind != "run":
             return
         survivors = set(body["survivors"])
@@ -317,9 +316,13 @@ class Inspection:
             return
         if not body["returned"]:
             return
-        self._proof(seq, body["proof"], self._live[intent])
+        charge = self._live[intent]
+        self._proof(seq, body["proof"], charge)
         self._open.discard(intent)
-        del self._live[intent]
+        for scope in _scopes(charge):
+            self._tally(scope).add(_counted(charge["body"], scope), -1)
+        assert self._account is not None, "without a budget no INTENT is open"
+        self._spent = self._recount.filter_epsilon(self._account, self._tally(_ALL))
 
     def _proof(self, seq: int, proof: Object, charge: Object) -> None:
         """A charge comes back only with signed statements of a quorum of the attempt's silos."""
@@ -355,9 +358,6 @@ class Inspection:
             entry["seq"], entry["body"]["refers"] in earlier, "it corrects no earlier entry"
         )
 
-    def _booked_of(self, choose: Callable[[Object], bool]) -> list[Event]:
-        return [_booked(body) for body in self._live.values() if choose(body)]
-
     def _same(self, seq: int, name: str, body: Object, value: float) -> None:
         booked = number(body[name])
         self._found.need(
@@ -367,5 +367,11 @@ class Inspection:
         )
 
 
-def _booked(body: Object) -> Event:
-    return read_event(body["booked"])
+def _scopes(entry: Object) -> tuple[tuple[str, str], ...]:
+    """Where a charge counts: each limit's name, and of what."""
+    year = entry["time_utc"][:4]
+    return (_ALL, _LOCAL, ("run_epsilon", entry["run_id"]), ("year_epsilon", year))
+
+
+def _counted(body: Object, scope: tuple[str, str]) -> Event:
+    return read_event(body["booked_local" if scope == _LOCAL else "booked"])

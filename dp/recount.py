@@ -7,8 +7,7 @@ of a second accountant, behind a protocol; the rest is a page of arithmetic.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -151,16 +150,32 @@ def integer_cost(plan: Object, d2: float, epsilon: float) -> float:
 
 
 def abandons(message: bytes, charge: Object) -> bool:
-    """Whether a statement of the protocol abandons the attempt of a charge."""
+    """Whether a statement of the protocol abandons the attempt of a charge's entry."""
     fields = protocol_fields(message)
     if len(fields) != 6 or fields[0] != b"SA1/abandon":
         return False
     _, _, run, round_number, attempt, _ = fields
     return (run.hex(), int.from_bytes(round_number), int.from_bytes(attempt)) == (
         charge["run_id"],
-        charge["round"],
-        charge["attempt"],
+        charge["body"]["round"],
+        charge["body"]["attempt"],
     )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Events by kind and parameters, and what their integers take from delta."""
+
+    counts: Counter[Event] = field(default_factory=Counter)
+    integers: float = 0.0
+
+    def add(self, event: Event, sign: int = 1) -> None:
+        """Count an event, or with -1 take it out again."""
+        self.integers += sign * event.delta_impl
+        one = replace(event, count=1, delta_impl=0.0)
+        self.counts[one] += sign * event.count
+        if not self.counts[one]:
+            del self.counts[one]
 
 
 class Recount:
@@ -177,15 +192,10 @@ class Recount:
             return 0.0
         return self._accountant.gaussian_epsilon(math.sqrt(mu_squared), delta)
 
-    def filter_epsilon(self, account: Object, events: Iterable[Event]) -> float:
+    def filter_epsilon(self, account: Object, tally: "Tally") -> float:
         """What an account has spent, by its own filter."""
-        delta = number(account["delta"])
-        counts: Counter[Event] = Counter()
-        integers = 0.0
-        for event in events:
-            integers += event.delta_impl
-            counts[replace(event, count=1, delta_impl=0.0)] += event.count
-        if integers > RESERVE * delta or any(one.kind == "non_private" for one in counts):
+        delta, counts = number(account["delta"]), tally.counts
+        if tally.integers > RESERVE * delta or any(one.kind == "non_private" for one in counts):
             return math.inf
         left = delta * (1.0 - RESERVE)
         if account["filter"] == "gdp":
