@@ -18,7 +18,6 @@ from secagg.testing import SeededRng
 
 WORD_BYTES: Final = 4
 _BUFFERS: Final = tuple(2**power for power in range(14, 21))
-_LONGEST: Final = 2**20
 
 
 def best_s(work: Callable[[], object], *, repeats: int = 5) -> float:
@@ -38,18 +37,21 @@ def best_s(work: Callable[[], object], *, repeats: int = 5) -> float:
 def aes_limit_ns(*, nbytes: int = 2**25) -> float:
     """Return the nanoseconds in which AES-256-CTR makes the 4 bytes of one masked coordinate.
 
-    The best of several buffer sizes; the buffers are reused, so that memory is no limit.
+    The best of several buffer sizes.
+    """
+    fastest = min(best_s(partial(encrypt, nbytes, size)) for size in _BUFFERS)
+    return fastest / nbytes * WORD_BYTES * 1e9
+
+
+def encrypt(nbytes: int, size: int = 2**17) -> None:
+    """Make so much keystream of AES-256-CTR in a buffer of `size` bytes, a power of two.
+
+    The buffer is used again and again, so that memory is no limit.
     """
     encryptor = Cipher(AES256(bytes(32)), CTR(bytes(16))).encryptor()
-    zeros, out = bytes(_LONGEST), bytearray(_LONGEST + 16)
-
-    def fill(size: int) -> None:
-        view = memoryview(zeros)[:size]
-        for _ in range(nbytes // size):
-            encryptor.update_into(view, out)
-
-    fastest: float = min(best_s(partial(fill, size)) / (nbytes // size * size) for size in _BUFFERS)
-    return fastest * WORD_BYTES * 1e9
+    zeros, out = bytes(size), bytearray(size + 16)
+    for _ in range(nbytes // size):
+        encryptor.update_into(zeros, out)
 
 
 def primitive_times() -> dict[str, float]:
