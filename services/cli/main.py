@@ -20,8 +20,10 @@ app.add_typer(silo.app, name="silo")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(run.app, name="run")
 app.add_typer(model.app, name="model")
-app.command("simulate")(simulate.simulate)
-app.command("demo")(simulate.demo)
+app.command("simulate", epilog="Example: secagg simulate --config run.toml --silos 10")(
+    simulate.simulate
+)
+app.command("demo", epilog="Example: secagg demo")(simulate.demo)
 
 
 def main() -> None:

@@ -1,0 +1,129 @@
+"""The command line: fast help, examples, messages instead of tracebacks, exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LEAVES = (
+    ("authority", "init"),
+    ("authority", "issue"),
+    ("coordinator", "enroll"),
+    ("coordinator", "install"),
+    ("coordinator", "serve"),
+    ("demo",),
+    ("model", "evaluate"),
+    ("model", "predict"),
+    ("model", "show"),
+    ("run", "enroll"),
+    ("run", "fetch"),
+    ("run", "install"),
+    ("run", "list"),
+    ("run", "show"),
+    ("run", "start"),
+    ("run", "stop"),
+    ("run", "watch"),
+    ("silo", "check"),
+    ("silo", "enroll"),
+    ("silo", "install"),
+    ("silo", "join"),
+    ("silo", "status"),
+    ("simulate",),
+)
+
+
+def secagg(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command."""
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Neither torch nor grpc nor numpy for `secagg --help`."""
+    code = (
+        "import sys\n"
+        "from services.cli.main import app\n"
+        "app(['--help'], standalone_mode=False)\n"
+        "print([m for m in ('torch', 'grpc', 'numpy', 'sqlalchemy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("command", LEAVES, ids=" ".join)
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    """The list above is complete, and each command shows how it is typed."""
+    from typer.main import get_command
+
+    from services.cli.main import app
+
+    found: set[tuple[str, ...]] = set()
+    for name, entry in get_command(app).commands.items():  # type: ignore[attr-defined] # a group
+        found |= {(name, leaf) for leaf in getattr(entry, "commands", {})} or {(name,)}
+    assert found == set(LEAVES)
+    entry = get_command(app)
+    for part in command:
+        entry = entry.commands[part]  # type: ignore[attr-defined] # a group, until the leaf
+    assert entry.help
+    assert (entry.epilog or "").startswith(f"Example: secagg {' '.join(command)}")
+
+
+def test_a_missing_file_is_a_message(tmp_path: Path) -> None:
+    """What was expected where, exit code 2, no traceback."""
+    done = secagg("silo", "join", "-c", str(tmp_path / "none.toml"))
+    assert done.returncode == 2
+    assert "none.toml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_certificate_names_what_to_do(tmp_path: Path) -> None:
+    """Exit code 3 is for keys and certificates."""
+    config = tmp_path / "silo.toml"
+    config.write_text(
+        'coordinator = "127.0.0.1:1"\ndirectory = "keys"\nstorage = "storage"\n'
+        'task = "fl.testing:toy_task"\n',
+        encoding="utf-8",
+    )
+    done = secagg("silo", "join", "-c", str(config))
+    assert done.returncode == 3
+    assert "enroll" in done.stderr
+
+
+def test_enrollment_by_hand(tmp_path: Path) -> None:
+    """Authority, coordinator and a silo through the commands; a second role is refused."""
+    authority = str(tmp_path / "authority")
+    assert secagg("authority", "init", "-d", authority, "-f", "north").returncode == 0
+    hub, silo = str(tmp_path / "hub"), str(tmp_path / "silo")
+    assert secagg("coordinator", "enroll", "-d", hub, "-n", "hub", "--host", "h").returncode == 0
+    assert secagg("silo", "enroll", "-d", silo, "-n", "a").returncode == 0
+    early = secagg("authority", "issue", "-d", authority, f"{silo}/request.json", "-o", "A")
+    assert early.returncode == 4
+    assert "coordinator" in early.stderr
+    issue = ("authority", "issue", "-d", authority)
+    assert secagg(*issue, f"{hub}/request.json", "--coordinator").returncode == 0
+    wrong = secagg(*issue, f"{silo}/request.json", "--operator")
+    assert wrong.returncode == 4
+    assert secagg(*issue, f"{silo}/request.json", "-o", "A", "--json").stdout.startswith("{")
+    assert secagg("silo", "install", "-d", silo, f"{authority}/issued/a").returncode == 0
+    assert secagg("silo", "install", "-d", hub, f"{authority}/issued/a").returncode == 3
+
+
+def test_simulate_runs_the_toy(tmp_path: Path) -> None:
+    """A whole secure simulation from a settings file."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "toy"\nrounds = 2\n[local]\nsteps = 2\nbatch_size = 0\n'
+        'learning_rate = 0.05\n[task]\nname = "fl.testing:toy_task"\n',
+        encoding="utf-8",
+    )
+    done = secagg("simulate", "-c", str(config), "--silos", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    assert '"status": "completed"' in done.stdout

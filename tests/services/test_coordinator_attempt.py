@@ -1,0 +1,223 @@
+"""The coordinator's driver of one attempt, with real rounds on both sides and no network."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.effects import Aborted, Finished, Send, TrainingWanted
+from secagg.journal import SiloHistory
+from secagg.messages import MASKED, MaskedInput, RoundOpen, ServerMessage, decode_message, plan_hash
+from secagg.parameters import RoundParameters, VectorSpec, bulk, meta
+from secagg.policy import SiloPolicy
+from secagg.server import PhaseDeadlines, ServerRound
+from secagg.silo import SiloRound
+from secagg.testing import Federation, MemoryStore, SeededRng, make_federation, make_parameters
+from services.coordinator.attempt import AttemptDriver
+from services.coordinator.mailbox import Mailbox
+from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
+from services.observe.logs import get_logger
+from services.storage.blobs import FileVectorStore
+from services.wire.calls import Chunk, Phase, ProtocolEnvelope, VectorId
+
+PLAN = b"{}"
+SEATS = (1, 2, 3, 4, 5)
+SPEC = VectorSpec(
+    segments=(bulk("update", 10, value_bits=16, n_max=5), meta("count", 1, bound=1000))
+)
+QUICK = PhaseDeadlines(advertise_s=20, share_s=20, mask_s=20, survivors_s=20, unmask_s=20)
+
+
+class Attempt:
+    """One attempt at the coordinator and its silos."""
+
+    def __init__(self, folder: Path, *, silent: frozenset[int] = frozenset()) -> None:
+        self.federation: Federation = make_federation(5)
+        self.parameters: RoundParameters = make_parameters(
+            self.federation.roster, SPEC, training_plan=plan_hash(PLAN)
+        )
+        store = FileVectorStore(folder)
+        store.write("state", 0, b"the state")
+        self.mailboxes = {seat: Mailbox() for seat in SEATS}
+        self.driver = AttemptDriver(
+            server=ServerRound(
+                parameters=self.parameters,
+                plan=PLAN,
+                roster=self.federation.roster,
+                signing_key=self.federation.coordinator,
+                store=store,
+                cohort=SEATS,
+                deadlines=QUICK,
+            ),
+            cohort=self.mailboxes,
+            store=store,
+            silent=lambda: silent,
+            changed=lambda: None,
+            log=get_logger("test"),
+        )
+
+    def silo(self, seat: int, *, seed: str = "", store: MemoryStore | None = None) -> SiloRound:
+        """A silo's round."""
+        return SiloRound(
+            seat=seat,
+            identity=self.federation.identities[seat],
+            roster=self.federation.roster,
+            policy=SiloPolicy(),
+            history=SiloHistory(),
+            store=store or MemoryStore(),
+            rng=SeededRng(f"{seat}{seed}"),
+        )
+
+    def vector(self, name: str = MASKED) -> VectorId:
+        """A vector of this attempt."""
+        where = self.parameters
+        return VectorId(run=where.run, round=where.round, attempt=where.attempt, name=name)
+
+    async def next(self, seat: int, after: int) -> tuple[int, ServerMessage]:
+        """The silo's next message."""
+        found = await self.mailboxes[seat].wait_after(after, 20)
+        assert found is not None
+        sequence, envelope = found
+        assert isinstance(envelope, ProtocolEnvelope)
+        message = decode_message(envelope.message)
+        assert isinstance(message, ServerMessage)
+        return sequence, message
+
+    async def upload(self, seat: int, store: MemoryStore) -> None:
+        """Put a silo's masked vector."""
+        count = len(self.parameters.wire_spec.chunks)
+        for index in range(count):
+            data = store.read(MASKED, index)
+            chunk = Chunk(vector=self.vector(), index=index, count=count, data=data)
+            assert await self.driver.put_chunk(seat, chunk) == index + 1
+            assert await self.driver.put_chunk(seat, chunk) == index + 1, "a repeat is fine"
+
+    async def play(self, seat: int) -> None:
+        """Be the silo, making every call twice, until its sum is checked."""
+        store, after = MemoryStore(), 0
+        silo = self.silo(seat, store=store)
+        while True:
+            after, message = await self.next(seat, after)
+            for name in ("state", "sum"):
+                for index in range(self.driver.store.chunks(name)):
+                    store.write(name, index, self.driver.store.read(name, index))
+            effects = silo.receive(message)
+            if any(isinstance(effect, TrainingWanted) for effect in effects):
+                effects = silo.contribute(
+                    {"update": np.full(10, seat, dtype=np.int64), "count": np.array([2**seat])}
+                )
+            for effect in effects:
+                if isinstance(effect, Finished):
+                    return
+                if isinstance(effect, Send):
+                    if isinstance(effect.message, MaskedInput):
+                        await self.upload(seat, store)
+                    await self.driver.submit(seat, effect.message.encode())
+                    await self.driver.submit(seat, effect.message.encode())
+
+
+def test_an_attempt_ends_with_the_exact_sum(tmp_path: Path) -> None:
+    """Every call is made twice; each silo counts once (bug case DRP-06)."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path)
+        async with asyncio.TaskGroup() as group:
+            outcome = group.create_task(attempt.driver.run())
+            for seat in SEATS:
+                group.create_task(attempt.play(seat))
+        ended = outcome.result()
+        assert isinstance(ended, Finished)
+        assert ended.aggregate.values["update"].tolist() == [15] * 10
+        assert ended.aggregate.values["count"].tolist() == [62]
+        assert attempt.driver.dropouts(ended.aggregate.survivors) == ()
+        assert {cost.phase for cost in attempt.driver.costs} >= {Phase.MASK, Phase.UNMASK}
+        assert (await attempt.driver.get_chunk(attempt.vector("sum"), 0)).count == 2 + 1
+
+    asyncio.run(go())
+
+
+def test_a_silent_silo_is_not_waited_for(tmp_path: Path) -> None:
+    """Seat 5 never answers: the phase ends when it has been silent, not at its deadline."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path, silent=frozenset({5}))
+        async with asyncio.TaskGroup() as group:
+            outcome = group.create_task(attempt.driver.run())
+            for seat in (1, 2, 3, 4):
+                group.create_task(attempt.play(seat))
+        ended = outcome.result()
+        assert isinstance(ended, Finished)
+        assert ended.aggregate.survivors == (1, 2, 3, 4)
+        assert attempt.driver.absent() == (5,)
+
+    asyncio.run(go())
+
+
+def test_a_stopped_attempt_is_aborted(tmp_path: Path) -> None:
+    """The operator's word ends it; late messages are refused by their phase."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path)
+        running = asyncio.create_task(attempt.driver.run())
+        await attempt.next(1, 0)
+        await attempt.driver.stop("enough")
+        ended = await running
+        assert isinstance(ended, Aborted)
+        assert ended.detail == "enough"
+
+    asyncio.run(go())
+
+
+def test_other_bytes_and_other_seats_are_refused(tmp_path: Path) -> None:
+    """The first message counts; a silo speaks only for itself (bug cases DRP-06 and TLS-04)."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path)
+        running = asyncio.create_task(attempt.driver.run())
+        _, opening = await attempt.next(1, 0)
+        assert isinstance(opening, RoundOpen)
+        first, second = (
+            [e.message for e in attempt.silo(1, seed=seed).receive(opening) if isinstance(e, Send)]
+            for seed in "ab"
+        )
+        with pytest.raises(NotAllowedError, match="seat 2 sent a message in the name of seat 1"):
+            await attempt.driver.submit(2, first[0].encode())
+        await attempt.driver.submit(1, first[0].encode())
+        await attempt.driver.submit(1, first[0].encode())
+        with pytest.raises(ConflictError, match="the first one counts"):
+            await attempt.driver.submit(1, second[0].encode())
+        with pytest.raises(InvalidRequestError, match="silos do not send"):
+            await attempt.driver.submit(1, opening.encode())
+        assert attempt.driver.completed == {1: Phase.ADVERTISE}
+        running.cancel()
+
+    asyncio.run(go())
+
+
+def test_chunks_have_their_time_place_and_size(tmp_path: Path) -> None:
+    """Before the masks are awaited nothing is stored; a wrong size or name never is."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path)
+        running = asyncio.create_task(attempt.driver.run())
+        await attempt.next(1, 0)
+        pieces = attempt.parameters.wire_spec.chunks
+        data = bytes(pieces[0].nbytes)
+        early = Chunk(vector=attempt.vector(), index=0, count=len(pieces), data=data)
+        with pytest.raises(NotNowError, match="phase advertise"):
+            await attempt.driver.put_chunk(1, early)
+        long = Chunk(vector=attempt.vector(), index=0, count=len(pieces), data=data + b"1")
+        with pytest.raises(InvalidRequestError, match="chunk 0 has"):
+            await attempt.driver.put_chunk(1, long)
+        foreign = Chunk(vector=attempt.vector("state"), index=0, count=1, data=b"1")
+        with pytest.raises(InvalidRequestError, match="expected 3 chunks of 'masked'"):
+            await attempt.driver.put_chunk(1, foreign)
+        with pytest.raises(InvalidRequestError, match="there is no chunk"):
+            await attempt.driver.get_chunk(attempt.vector("sum"), 0)
+        with pytest.raises(InvalidRequestError, match="there is no chunk"):
+            await attempt.driver.get_chunk(attempt.vector("masked.1"), 0)
+        assert (await attempt.driver.get_chunk(attempt.vector("state"), 0)).data == b"the state"
+        running.cancel()
+
+    asyncio.run(go())
