@@ -14,6 +14,7 @@
             ├── RosterError, BadKeyError    A3
             ├── BadShareError, CohortRefusedError    A4
             │   └── BadDealerError
+            │       └── FalsePairError
             ├── ModelMismatchError          A5
             ├── SurvivorsMismatchError      A6
             ├── SurvivorsUncertifiedError   A7
@@ -116,6 +117,12 @@ class BadDealerError(BadShareError):
     """A4: enough shares match their commitments, but the secret fails its public check."""
 
     code: ClassVar[str] = "A4_BAD_DEALER"
+
+
+class FalsePairError(BadDealerError):
+    """A4: in the hybrid suite, a pair's secret is not the one that its lower seat committed to."""
+
+    code: ClassVar[str] = "A4_FALSE_PAIR"
 
 
 class CohortRefusedError(RemoteProtocolError):

@@ -9,6 +9,8 @@ case                   what the statements show
 =====================  ============================================================
 bad dealer             t opened shares fit the dealer's commitments and rebuild
                        another secret than it committed to
+false pair             in the hybrid suite, a dropout's rebuilt key gives another
+                       pair secret than the accused committed to
 bad revealer           a holder signed an opening that does not fit the dealer's
                        commitment
 contradiction          one silo signed two different messages of one kind in one
@@ -34,7 +36,8 @@ from secagg.codec import (
     listed,
     nested,
 )
-from secagg.errors import EvidenceError, ParameterError, RemoteProtocolError
+from secagg.errors import EvidenceError, FalsePairError, ParameterError, RemoteProtocolError
+from secagg.hybrid import KemKey
 from secagg.keys import mask_key_from_seed, verify
 from secagg.messages import (
     Advertise,
@@ -56,6 +59,7 @@ from secagg.roster import Roster
 from secagg.sealing import commit_secret, commit_share
 from secagg.shamir import combine
 from secagg.transcript import binding_digest, setup_digest
+from secagg.unmasking import pair_secret
 
 # What an honest silo says once in an attempt. One whose machine was restored from an older copy
 # may say it twice, which is why a restored silo sits the attempt out.
@@ -66,6 +70,7 @@ class EvidenceKind(StrEnum):
     """What the accused did."""
 
     BAD_DEALER = "bad dealer"
+    FALSE_PAIR = "false pair"
     BAD_REVEALER = "bad revealer"
     CONTRADICTION = "contradiction"
     EQUIVOCATION = "equivocation"
@@ -118,10 +123,14 @@ def bad_dealer(
     unmasks: Mapping[int, Unmask],
     model_hash: bytes,
     share_roots: Mapping[int, bytes],
+    kind: EvidenceKind = EvidenceKind.BAD_DEALER,
 ) -> Evidence:
-    """The case against a dealer whose opened shares rebuild another secret."""
+    """The case against a dealer whose opened shares rebuild another secret.
+
+    Or, with FALSE_PAIR, whose pair secret a dropout's opened shares show to be another one.
+    """
     return Evidence(
-        kind=EvidenceKind.BAD_DEALER,
+        kind=kind,
         accused=dealer,
         parameters=parameters,
         statements=(
@@ -188,6 +197,8 @@ def judge(evidence: Evidence, roster: Roster) -> Verdict:
         match evidence.kind:
             case EvidenceKind.BAD_DEALER:
                 finding = _judge_dealer(evidence, statements, roster)
+            case EvidenceKind.FALSE_PAIR:
+                finding = _judge_pair(evidence, statements, roster)
             case EvidenceKind.BAD_REVEALER:
                 finding = _judge_revealer(evidence, statements, roster)
             case EvidenceKind.CONTRADICTION:
@@ -284,10 +295,48 @@ def _judge_dealer(evidence: Evidence, statements: list[Message], roster: Roster)
     if kinds == {ShareKind.SELF}:
         holds = commit_secret("com-b", case.setup, dealer, secret) == case.share.commitment_b
     else:
-        holds = mask_key_from_seed(secret).public == case.advertises[dealer].mask_key
+        holds = _is_key_of(secret, case.advertises[dealer])
     if holds:
         raise EvidenceError("the opened shares rebuild what the dealer committed to")
     return "its opened shares fit its commitments and rebuild another secret"
+
+
+def _is_key_of(secret: bytes, advertise: Advertise) -> bool:
+    """Whether every mask key that a silo advertised follows from this a_u."""
+    kem = advertise.kem
+    return mask_key_from_seed(secret).public == advertise.mask_key and (
+        kem is None or KemKey.for_masks(secret).public == kem.mask_key
+    )
+
+
+def _judge_pair(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    case = _read_dealing(evidence, statements, roster)
+    low = case.share.seat
+    if low != evidence.accused:
+        raise EvidenceError("the shares are those of another dealer than the accused")
+    threshold = evidence.parameters.neighborhoods(
+        tuple(sorted(case.advertises)), case.setup
+    ).threshold
+    for dropout in sorted(case.advertises):
+        shares = {
+            holder: opening.share
+            for holder, unmask in case.unmasks.items()
+            for opening in unmask.openings
+            if (opening.dealer, opening.kind) == (dropout, ShareKind.KEY)
+        }
+        if len(shares) < threshold:
+            continue
+        secret = combine(shares, threshold)
+        if not _is_key_of(secret, case.advertises[dropout]):
+            raise EvidenceError("the opened shares rebuild no key that a dropout advertised")
+        for box in case.share.boxes:
+            if box.kem and box.kem.pair and dropout in {low, box.holder}:
+                try:
+                    pair_secret(case.setup, (low, box.holder), dropout, secret, box.kem.pair)
+                except FalsePairError:
+                    peer = roster.seat(box.holder).silo.name
+                    return f"its pair secret with {peer} is not the one it committed to"
+    raise EvidenceError("every pair secret is the one that the accused committed to")
 
 
 def _judge_revealer(evidence: Evidence, statements: list[Message], roster: Roster) -> str:

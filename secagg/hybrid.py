@@ -72,16 +72,25 @@ class KemKey:
         return Encapsulated(secret=Secret(secret), ciphertext=ciphertext)
 
 
+def read_public_key(public: bytes) -> MLKEM768PublicKey:
+    """Read an ML-KEM-768 public key.
+
+    Raises:
+        BadKeyError: another length, or a coefficient beyond the modulus (FIPS 203, 7.2).
+    """
+    try:
+        return MLKEM768PublicKey.from_public_bytes(public)
+    except ValueError as error:
+        raise BadKeyError("expected an ML-KEM-768 public key of 1184 bytes") from error
+
+
 def encapsulate(public: bytes) -> Encapsulated:
     """Make a secret for the owner of `public`; its randomness is the library's own.
 
     Raises:
         BadKeyError: not an ML-KEM-768 public key.
     """
-    try:
-        secret, ciphertext = MLKEM768PublicKey.from_public_bytes(public).encapsulate()
-    except ValueError as error:
-        raise BadKeyError("expected an ML-KEM-768 public key of 1184 bytes") from error
+    secret, ciphertext = read_public_key(public).encapsulate()
     return Encapsulated(secret=Secret(secret), ciphertext=ciphertext)
 
 

@@ -14,6 +14,7 @@ from secagg.errors import (
     BadShareError,
     ContradictionError,
     EvidenceError,
+    FalsePairError,
     LocalProtocolError,
     MalformedMessageError,
     ReplayError,
@@ -28,7 +29,8 @@ from secagg.evidence import (
     two_statements,
 )
 from secagg.graph import Graph
-from secagg.keys import verify
+from secagg.hybrid import read_public_key
+from secagg.keys import check_agreement_key, verify
 from secagg.messages import MASKED, Opening, ShareKind
 from secagg.parameters import RoundParameters
 from secagg.ports import VectorStore
@@ -41,6 +43,18 @@ from secagg.vectors import root_of
 def masked_name(seat: int) -> str:
     """The name of a silo's masked vector in the server's store."""
     return f"{MASKED}.{seat}"
+
+
+def _check_keys(message: messages.Advertise) -> None:
+    """Every key is usable: one bad key that is relayed would make all silos leave."""
+    try:
+        check_agreement_key(message.enc_key)
+        check_agreement_key(message.mask_key)
+        if message.kem:
+            read_public_key(message.kem.box_key)
+            read_public_key(message.kem.mask_key)
+    except BadKeyError as error:
+        raise BadKeyError(f"an advertised key: {error}", silo=message.seat) from error
 
 
 class Intake:
@@ -201,6 +215,7 @@ class Intake:
                 f"{expected} keys are advertised in suite {self._suite.number}, each another one",
                 silo=seat,
             )
+        _check_keys(message)
         self.advertises[seat] = message
 
     def _take_share(self, message: messages.Share) -> None:
@@ -346,9 +361,11 @@ class Intake:
         """Keep the case against a dealer whose shares rebuild another secret."""
         dealer = error.silo
         assert dealer is not None  # a bad dealer is named
-        near = self.graph.holders(dealer)
+        is_pair = isinstance(error, FalsePairError)  # then the shares are a dropout's
+        near = self.unmasks if is_pair else self.graph.holders(dealer)
         self._keep_evidence(
             bad_dealer(
+                kind=EvidenceKind.FALSE_PAIR if is_pair else EvidenceKind.BAD_DEALER,
                 dealer=dealer,
                 parameters=self._parameters,
                 advertises=self.advertises,

@@ -87,6 +87,14 @@ class AgreementKey:
             ) from error
 
 
+_PROBE: Final = AgreementKey(X25519PrivateKey.from_private_bytes(b"\x01" * KEY_BYTES))
+
+
+def check_agreement_key(public: bytes) -> None:
+    """Raise BadKeyError unless `exchange` accepts this public key, whoever asks."""
+    _PROBE.exchange(public)
+
+
 def mask_key_from_seed(seed: Secret | bytes) -> AgreementKey:
     """Return the key of the pairwise masks that a_u stands for.
 
