@@ -20,6 +20,7 @@ help:
 	@echo 'make docs    links and commands named in the documentation exist'
 	@echo 'make stubs   regenerate services/wire/v1 from proto/'
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
+	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
 	@echo 'make clean   remove .venv and caches; runs/ stays'
 
 install: $(INSTALLED)
@@ -67,3 +68,11 @@ bench: $(INSTALLED)
 
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+
+# Not in the environment of `make install`: atheris is for CPython on Linux and macOS only.
+FUZZ_SECONDS ?= 60
+
+.PHONY: fuzz
+fuzz: $(INSTALLED)
+	$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris==3.0.0
+	$(BIN)/python fuzz/fuzz_decoders.py -max_total_time=$(FUZZ_SECONDS)

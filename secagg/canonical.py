@@ -48,12 +48,14 @@ def decode(
     """
     if len(data) > max_bytes:
         raise OversizeError(f"expected at most {max_bytes} bytes for {label!r}, got {len(data)}")
+    if fields is not None and read_u32(data[:_LENGTH_BYTES]) != fields + 1:
+        raise MalformedMessageError(
+            f"expected {fields} fields in {label!r}, got {read_u32(data[:_LENGTH_BYTES]) - 1}"
+        )
     # No limit on the items: each takes at least its prefix of the bytes just limited.
     found, *values = decode_list(data, max_items=_MAX_COUNT) or (b"",)
     if found != (PREFIX + label).encode("ascii"):
         raise MalformedMessageError(f"expected the label {PREFIX + label!r}, got another one")
-    if fields is not None and len(values) != fields:
-        raise MalformedMessageError(f"expected {fields} fields in {label!r}, got {len(values)}")
     return tuple(values)
 
 

@@ -199,6 +199,13 @@ class VectorSpec(Record):
         names = [segment.name for segment in self.segments]
         if len(set(names)) != len(names):
             raise ParameterError(f"a vector's segment names must be distinct, got {names}")
+        # Each chunk of it becomes an object; a silo must be able to hold their list.
+        length = sum(s.length for s in self.segments if s.kind is not SegmentKind.TAG)
+        if length > MAX_VECTOR_LENGTH:
+            raise ParameterError(
+                f"a vector's segments together have at most {MAX_VECTOR_LENGTH} coordinates, "
+                f"got {length}"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
