@@ -112,7 +112,7 @@ class Stage:
         self.spec = self.parameters.spec
         self.wire = self.parameters.wire_spec
         self.histories = {} if histories is None else histories
-        self.inputs = inputs or random_inputs(self.cohort, self.spec, seed)
+        self.inputs = dict(inputs or random_inputs(self.cohort, self.spec, seed))
         self.view = view or View(spec=self.wire)
         self.view.corrupted |= set(corrupted)
         self.corrupted = corrupted

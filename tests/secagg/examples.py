@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from secagg import messages
 from secagg.codec import Record
@@ -13,6 +14,7 @@ from secagg.policy import SiloPolicy
 from secagg.roster import Officer, OfficerRole, SignedRoster
 from tests.adversary.stage import Stage, agreement_key
 
+R = TypeVar("R", bound=Record)
 LENIENT = {seat: SiloPolicy(suites=frozenset({1, 4})) for seat in range(1, 5)}
 
 
@@ -83,4 +85,11 @@ def examples() -> dict[type[Record], Record]:
             known = found.get(type(part))
             if known is None or len(part.encode()) > len(known.encode()):
                 found[type(part)] = part
+    return found
+
+
+def example(kind: type[R]) -> R:
+    """The example of one kind."""
+    found = examples()[kind]
+    assert isinstance(found, kind)
     return found
