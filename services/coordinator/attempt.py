@@ -85,6 +85,7 @@ class AttemptDriver:
         changed: called after each change that an operator can see.
         completed: the last phase that each seat has completed.
         refusals: why a seat takes no part, by its own word.
+        unwilling: those of them that refused the round itself, not only failed to train.
     """
 
     server: ServerRound
@@ -97,6 +98,7 @@ class AttemptDriver:
     phase: Phase = Phase.ADVERTISE
     completed: dict[int, Phase] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
+    unwilling: set[int] = field(default_factory=set)
     _sharers: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
     _costs: dict[Phase, _Cost] = field(default_factory=dict)
@@ -329,6 +331,8 @@ class AttemptDriver:
             self._sharers.add(seat)
         if isinstance(message, Refusal):
             self.refusals[seat] = f"{message.code}: {message.reason}"
+            if seat not in self._sharers:
+                self.unwilling.add(seat)
             self.log.warning("refusal", seat=seat, code=message.code, reason=message.reason)
         if isinstance(message, Complaint):
             self.log.warning("complaint", seat=seat, dealer=message.dealer, reason=message.reason)

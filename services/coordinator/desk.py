@@ -74,7 +74,14 @@ class RunDesk:
                 remote_code="RUN_ACTIVE",
             )
         config = parse_config(call.config, RunConfig, source="the run's configuration", base=Path())
-        plan = build_plan(config, max_silos=len(self.hub.roster.seats))
+        seats = len(self.hub.roster.seats)
+        if config.run.min_silos > seats:
+            raise ConfigError(
+                f"run.min_silos: expected at most the roster's {seats} silos, got "
+                f"{config.run.min_silos}",
+                keys=("run.min_silos",),
+            )
+        plan = build_plan(config, max_silos=seats)
         model = await self._initial_model(call, plan)
         record = RunRecord(
             run=call.run,
@@ -208,7 +215,9 @@ class RunDesk:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _drive(self, record: RunRecord, config: RunConfig) -> None:
-        shutil.rmtree(self._folder(record.run) / ATTEMPTS, ignore_errors=True)  # of a dead process
+        # What an earlier process or run left: vectors that nobody can use any more.
+        for run in {record.run, *([self._driver.record.run] if self._driver else [])}:
+            shutil.rmtree(self._folder(run) / ATTEMPTS, ignore_errors=True)
         plan = TrainingPlan.parse(record.plan)
         snapshot = self.store.snapshot(record.run)
         training, model = None, {}

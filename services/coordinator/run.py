@@ -168,7 +168,7 @@ class RunDriver:
         parameters = self._parameters(request, number)
         driver = await self._open(parameters, request, tuple(seat.index for seat in cohort))
         outcome = await driver.run()
-        self._refusals.update(driver.refusals)
+        self._refusals.update({seat: driver.refusals[seat] for seat in driver.unwilling})
         match outcome:
             case Finished():
                 await self._commit(training, driver, outcome)
@@ -353,6 +353,7 @@ class RunDriver:
     def status(self, after_round: int = 0) -> calls.RunStatus:
         """Where the run stands, with the reports after a round."""
         current = next(reversed(self.attempts.values()), None)
+        refusals = self._refusals | (current.refusals if current is not None else {})
         is_open = current is not None and current.outcome is None
         return calls.RunStatus(
             summary=self.summary(),
@@ -367,7 +368,7 @@ class RunDriver:
                     organization=seat.organization,
                     connected=self.hub.is_connected(seat.silo),
                     completed=current.completed.get(seat.index) if current else None,
-                    refusal=self._refusals.get(seat.index, "")[:1000],
+                    refusal=refusals.get(seat.index, "")[:1000],
                 )
                 for seat in self.hub.roster.seats
             ),

@@ -9,6 +9,7 @@ import hashlib
 import json
 import platform
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -117,6 +118,7 @@ def run_demo(output: Path, *, rounds: int) -> int:
     Raises:
         ServiceError: something did not come up, or a run did not end well.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves by the `with` below
     began = monotonic()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     folder = output / f"demo-{utc_now():%Y%m%d-%H%M%S}"
