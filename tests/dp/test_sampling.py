@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
@@ -24,21 +24,7 @@ from dp.sampling import (
     sample_noise,
     skellam,
 )
-
-
-class Scripted:
-    """A source that plays back chosen words."""
-
-    is_private = False
-
-    def __init__(self, words: Sequence[int]) -> None:
-        self.left = list(words)
-
-    def words(self, count: int) -> Words:
-        """Return the next `count` words of the script."""
-        now, self.left = self.left[:count], self.left[count:]
-        assert len(now) == count
-        return np.array(now, np.uint64)
+from dp.testing import ScriptedSource
 
 
 def cumulated(table: TableSampler) -> list[int]:
@@ -108,11 +94,11 @@ def test_a_forced_tie_is_decided_by_the_low_word() -> None:
         first=-1, high=np.array([5, 5, 9], np.uint64), low=np.array([10, 20, 30], np.uint64)
     )
     for low, value in ((0, -1), (9, -1), (10, 0), (19, 0), (20, 1), (2**64 - 1, 1)):
-        assert table.draw(1, Scripted([5, low])).tolist() == [value]
+        assert table.draw(1, ScriptedSource([5, low])).tolist() == [value]
     for low, value in ((29, 1), (30, 2)):
-        assert table.draw(1, Scripted([9, low])).tolist() == [value]
+        assert table.draw(1, ScriptedSource([9, low])).tolist() == [value]
     # Without a tie one word is enough, at both ends too.
-    assert table.draw(4, Scripted([0, 4, 8, 2**64 - 1])).tolist() == [-1, -1, 1, 2]
+    assert table.draw(4, ScriptedSource([0, 4, 8, 2**64 - 1])).tolist() == [-1, -1, 1, 2]
 
 
 def test_ties_keep_the_distribution() -> None:
@@ -300,7 +286,13 @@ def test_poisson_mask_has_the_rate_and_takes_all_at_one() -> None:
 def test_poisson_mask_compares_exactly() -> None:
     """A word below q·2**64 is in, the threshold itself is out."""
     half = 2**63
-    assert poisson_mask(2, 0.5, Scripted([half - 1, half])).tolist() == [True, False]
+    assert poisson_mask(2, 0.5, ScriptedSource([half - 1, half])).tolist() == [True, False]
+
+
+def test_a_script_ends() -> None:
+    """A test that draws more than it wrote down is told so."""
+    with pytest.raises(ValueError, match="2 more words, 1 are left"):
+        ScriptedSource([7]).words(2)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, math.nan])
