@@ -122,10 +122,10 @@ class Meeting:
     def deliver(self, message: messages.SiloMessage) -> list[ServerEffect]:
         """A silo's message reaches the server, its vector first."""
         seat = message.seat
+        own = self.stage.stores[seat]
         for item in messages.attachments(message):
-            for chunk in range(item.chunks):
-                data = self.stage.stores[seat].read(item.name, chunk)
-                self.store.write(masked_name(seat), chunk, data)
+            for chunk in range(own.chunks(item.name)):
+                self.store.write(masked_name(seat), chunk, own.read(item.name, chunk))
         return self.carry_out(self.server.receive(seat, message, self.now))
 
     def until(self, phase: Phase) -> "Meeting":
@@ -152,7 +152,10 @@ class Meeting:
         """All that the server knows but its evidence, in copies that no longer change."""
         state: dict[str, Any] = {}
         for thing in (self.server, self.server._intake):
-            state |= {name: copy.copy(value) for name, value in vars(thing).items()}
+            state |= {
+                name: copy.copy(value) if isinstance(value, dict | list | set) else value
+                for name, value in vars(thing).items()
+            }
         state.pop("evidence")
         state["stored"] = {name: dict(chunks) for name, chunks in self.store.vectors.items()}
         return state
