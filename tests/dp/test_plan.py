@@ -290,7 +290,7 @@ class TestSensitivity:
         plan = PrivacyPlan(**SILO, allow_low_utility=True)
         one = sensitivity(plan)
         assert sensitivity(replace(plan, adjacency=Adjacency.REPLACE_ONE)) == pytest.approx(2 * one)
-        assert sensitivity(replace(plan, max_weight=0.25)) == pytest.approx(one / 4, rel=1e-3)
+        assert sensitivity(replace(plan, max_weight=0.25)) == pytest.approx(one / 4, rel=5e-3)
         shared = PrivacyPlan(
             **{**FEDSGD, "q": 1.0, "participation": Participation.ALL, "max_silos_per_unit": 3}
         )
