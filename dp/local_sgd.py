@@ -30,6 +30,7 @@ from dp.mechanisms import GridNoise, UnitSum, contribution, full_noise, split_se
 from dp.plan import Mode, PrivacyPlan
 from dp.rng import NoiseSource
 from dp.sampling import poisson_mask
+from dp.terms import require_positive
 
 # Below it, a step's noise drowns the data or the data shine through a small change (OPA-08).
 MIN_UNITS: Final = 30
@@ -264,12 +265,14 @@ def train_isrl(
         physical_batch: units that are computed at once, filled up so that time tells little.
 
     Raises:
-        PlanError: another mode, segments, or a module of another size.
+        PlanError: another mode, segments, a module of another size, or no such numbers.
         InfeasibleError: more units than the plan's max_units_per_silo.
     """
     _check_plan(plan, Mode.ISRL, module, data)
     if plan.segments:
         raise PlanError("isrl clips the whole gradient by one norm; leave out segments")
+    require_positive("denominator", denominator)
+    require_positive("learning_rate", learning_rate)
     parameters = list(trainable(module).values())
     noise = full_noise(plan, source)
     optimizer = NoisyOptimizer(

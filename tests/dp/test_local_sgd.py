@@ -640,5 +640,8 @@ def test_a_plan_of_another_mode_or_size_is_refused() -> None:
             data,
             plan(Mode.ISRL, segments=(Segment(name="w", length=26, bound=1.0),)),
         )
+    for name, value in (("denominator", 0.0), ("denominator", math.nan), ("learning_rate", -1.0)):
+        with pytest.raises(PlanError, match=name):
+            run_isrl(small_model(), data, plan(Mode.ISRL), **{name: value})
     with pytest.raises(InfeasibleError, match="max_units_per_silo = 39"):
         run_isrl(small_model(), data, plan(Mode.ISRL, max_units_per_silo=39))
