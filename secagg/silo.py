@@ -145,17 +145,17 @@ class SiloRound:
                 return self._on_abandon_request(message)
             if isinstance(message, messages.RoundFailed):
                 return self._on_failed(message)
+            self._watch_coordinator(message)
             if self.phase in {Phase.CLOSED, Phase.ABORTED}:
                 raise LocalProtocolError(
                     f"this round is {self.phase}; a new attempt needs a new one"
                 )
-            self._watch_coordinator(message)
             require_heard(SILO_HEARS, self.phase, message)
             return self._dispatch(message)
 
     def _watch_coordinator(self, message: messages.ServerMessage) -> None:
-        """Keep evidence if the coordinator signed two openings, or two states, of one attempt."""
-        if not isinstance(message, messages.RoundOpen | messages.StateNotice):
+        """Keep evidence if the coordinator signed two openings, states or results."""
+        if not isinstance(message, messages.RoundOpen | messages.StateNotice | messages.Result):
             return
         first = self._announced.setdefault(message.LABEL, message)
         if first == message or self._parameters is None:

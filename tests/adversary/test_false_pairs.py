@@ -148,34 +148,22 @@ def test_honest_pairs_convict_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     honest, outcome = _round(drop={LIAR: Phase.MASK})
     assert outcome.aggregate is not None
     kept = honest.server._intake
-    for accused in (1, LIAR):
-        shares = kept.shares[accused]
-        statements = (
-            *(kept.advertises[seat].encode() for seat in kept.u1),
-            shares.encode(),
-            *(kept.unmasks[seat].encode() for seat in sorted(kept.unmasks)),
-        )
-        innocent = replace(
+
+    def innocent(accused: int, holders: list[int]) -> Evidence:
+        return replace(
             case,
             accused=accused,
-            statements=statements,
+            statements=(
+                *(kept.advertises[seat].encode() for seat in kept.u1),
+                kept.shares[accused].encode(),
+                *(kept.unmasks[seat].encode() for seat in holders),
+            ),
             share_roots=tuple(
                 replace(item, root=kept.share_roots[item.seat]) for item in case.share_roots
             ),
         )
-        with pytest.raises(EvidenceError, match="every pair secret"):
-            judge(innocent, FEDERATION.roster)
-    strange = dict(kept.unmasks)
-    del strange[1], strange[3]
-    with pytest.raises(EvidenceError, match="every pair secret"):
-        judge(
-            replace(
-                innocent,
-                statements=(
-                    *(kept.advertises[seat].encode() for seat in kept.u1),
-                    kept.shares[LIAR].encode(),
-                    *(item.encode() for item in strange.values()),
-                ),
-            ),
-            FEDERATION.roster,
-        )
+
+    for accused in (1, LIAR):
+        for holders in (sorted(kept.unmasks), sorted(kept.unmasks)[:2]):  # the latter below t
+            with pytest.raises(EvidenceError, match="every pair secret"):
+                judge(innocent(accused, holders), FEDERATION.roster)
