@@ -72,7 +72,7 @@ class JournalRecord(Record):
 
     Attributes:
         message: the bytes that are sent after this record is on disk, if any.
-        survivors: U3 for SIGNED and UNMASKED.
+        survivors: U3 for SIGNED and UNMASKED; for CLOSED where no UNMASKED names it.
         submission: for SUBMITTED.
     """
 
@@ -124,7 +124,7 @@ class SiloHistory:
             trace.messages[record.event] = record.message
         if record.submission is not None:
             trace.submission = record.submission
-        if record.event is JournalEvent.UNMASKED:
+        if record.event in {JournalEvent.UNMASKED, JournalEvent.CLOSED} and record.survivors:
             trace.survivors = record.survivors
 
     def has(self, attempt: AttemptId, event: JournalEvent) -> bool:

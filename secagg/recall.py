@@ -134,5 +134,11 @@ class RecalledRound:
             message, submission=submission, roster=self._roster, store=self._store
         )
         self._has_refused = False
-        line = JournalRecord(event=JournalEvent.CLOSED, attempt=self.attempt)
-        return [Finished(aggregate=aggregate), *record(self._history, line)]
+        effects: list[SiloEffect] = [Finished(aggregate=aggregate)]
+        if self._seat not in aggregate.survivors:
+            left_out = JournalRecord(event=JournalEvent.LEFT_OUT, attempt=self.attempt)
+            effects += record(self._history, left_out)
+        closed = JournalRecord(
+            event=JournalEvent.CLOSED, attempt=self.attempt, survivors=aggregate.survivors
+        )
+        return effects + record(self._history, closed)
