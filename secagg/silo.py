@@ -412,6 +412,8 @@ class SiloRound:
         """
         if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
             return True  # 2.5 (i): after Unmask it only helps
+        if self.required_state not in {None, self._model_hash}:
+            return True  # 2.5 (v): the last result has come since; this is not what follows
         prior = self._prior()
         return None in prior or len(prior) > 1  # 2.5 (v): it cannot name the earlier survivors
 

@@ -451,10 +451,11 @@ class World:
         state = self.attempts[attempt].state
         for other_seat, earlier in self.submitted:
             before = self.attempts[earlier].state
-            is_open = earlier.run == attempt.run and (seat, earlier) not in self.finished_at_silo
-            if other_seat == seat and (
-                before == state or (is_open and before.label == state.label)
-            ):
+            # A nudged state counts while the earlier sum is open, and in the round after it.
+            counts = earlier.run == attempt.run and (
+                (seat, earlier) not in self.finished_at_silo or earlier.round + 1 == attempt.round
+            )
+            if other_seat == seat and (before == state or (counts and before.label == state.label)):
                 self.repeats.append(Repeat(seat=seat, earlier=earlier, later=attempt))
         self.submitted.append((seat, attempt))
 
@@ -470,6 +471,13 @@ class World:
         if attempt.round > known[0]:
             following = self.attempts[attempt].state.successor
             silo.settled[attempt.run] = (attempt.round, following)
+            for opened, protocol in silo.live.items():
+                # What was opened ahead learns what it has to start from.
+                if isinstance(protocol, SiloRound) and (opened.run, opened.round) == (
+                    attempt.run,
+                    attempt.round + 1,
+                ):
+                    protocol.required_state = following.digest
 
     def _check_exact(self, aggregate: Aggregate) -> None:
         state = self._state_of(aggregate.state_hash)

@@ -15,7 +15,7 @@ from secagg.messages import Abandon, Result
 from secagg.phases import Phase
 from secagg.ring import IntVector
 from secagg.silo import SiloRound
-from tests.machine.round_world import RUNS, State, World
+from tests.machine.round_world import RUNS, Packet, State, World
 
 START = State(label=0)
 
@@ -64,6 +64,30 @@ def killed_while_the_sum_is_used() -> World:
     world.train_one(late=True)
     world.settle_down()
     return world
+
+
+def result_between_the_state_and_the_vector() -> World:
+    """The second round's state, as good as the first one's, comes before the first one's result.
+
+    When it comes, the first sum is open and its survivors are known; when the vector is there, the
+    sum is closed and would not be a reason to name them.
+    """
+    world = World(4)
+    first = world.open(run=RUNS[0], number=1, attempt=0, state=START)
+    _play_until(world, lambda: len(world.attempts[first].opened) == len(world.seats))
+    # Not before the four have opened: only then all of them know the survivors.
+    second = world.open(run=RUNS[0], number=2, attempt=0, state=State(label=0, nudge=1))
+    while _first_of(world, second):
+        world.flying.insert(0, world.flying.pop(world.flying.index(_first_of(world, second)[0])))
+        world.deliver(0)
+    _deliver_all(world)
+    world.train_one(late=True)
+    world.settle_down()
+    return world
+
+
+def _first_of(world: World, attempt: AttemptId) -> list[Packet]:
+    return [packet for packet in world.flying if packet.attempt == attempt]
 
 
 def result_withheld_and_the_state_again() -> World:
@@ -128,6 +152,7 @@ Scenario = Callable[[], World]
 SCENARIOS = (
     two_rounds_open_at_once,
     killed_while_the_sum_is_used,
+    result_between_the_state_and_the_vector,
     result_withheld_and_the_state_again,
     abandoned_by_too_few,
     shares_asked_for_in_a_second_attempt,
@@ -199,6 +224,11 @@ def _never_opened(self: SiloHistory, attempt: AttemptId, event: JournalEvent) ->
         (
             killed_while_the_sum_is_used,
             {"_on_result": _close_first(SiloRound._on_result)},
+            "two different sums",
+        ),
+        (
+            result_between_the_state_and_the_vector,
+            {"contribute": _submit_unasked},
             "two different sums",
         ),
         (result_withheld_and_the_state_again, {"prior": _no_prior}, "two different sums"),
