@@ -47,7 +47,7 @@ name = "{algorithm}"
 [local]
 steps = 4
 batch_size = 0
-learning_rate = 0.05
+learning_rate = {learning_rate}
 
 [task]
 name = "fl.testing:toy_task"
@@ -78,6 +78,8 @@ class World:
         self.federation = federation
         self.coordinator = federation.start_coordinator(wait=False)
         self.silos: dict[str, Child] = {}
+        self.text = ""
+        self._runs = 0
 
     def start(self, name: str, *, fault: str = "") -> Child:
         """Start a silo and wait until it is connected."""
@@ -100,8 +102,15 @@ class World:
     def start_run(self, *, algorithm: str = "fedavg", min_silos: int = 5, rounds: int = 3) -> str:
         """Start a run through the command line; returns its id."""
         path = self.federation.home / "run.toml"
-        text = RUN.format(algorithm=algorithm, min_silos=min_silos, rounds=rounds)
-        path.write_text(text, encoding="utf-8")
+        # No two runs pass through one state: silos refuse to sum it over other silos (2.5 v).
+        self._runs += 1
+        self.text = RUN.format(
+            algorithm=algorithm,
+            min_silos=min_silos,
+            rounds=rounds,
+            learning_rate=0.05 + self._runs / 1000,
+        )
+        path.write_text(self.text, encoding="utf-8")
         operator = str(self.federation.operator_file)
         return self.secagg(
             "run", "start", "-c", str(path), "--operator", operator, expect=0
@@ -151,11 +160,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def expected_weights(
-    reports: list[RoundReport], algorithm: str, rounds: int
-) -> NDArray[np.float64]:
+def expected_weights(text: str, reports: list[RoundReport]) -> NDArray[np.float64]:
     """The weights that a plain-float simulation gives with the same survivors in each round."""
-    text = RUN.format(algorithm=algorithm, min_silos=5, rounds=rounds)
     config = parse_config(text.encode(), RunConfig, source="test", base=Path())
     plan: TrainingPlan = build_plan(config, max_silos=5)
     gone = {
@@ -190,7 +196,7 @@ def test_a_run_ends_with_the_same_model_everywhere(world: World) -> None:
     world.secagg("run", "fetch", run, "-o", str(fetched), "--operator", operator, expect=0)
     assert set(files.values()) == {fetched.read_bytes()}
     weights = weights_of(fetched)
-    np.testing.assert_allclose(weights, expected_weights(reports, "fedavg", 3), atol=ROUNDING)
+    np.testing.assert_allclose(weights, expected_weights(world.text, reports), atol=ROUNDING)
 
 
 def test_a_killed_silo_drops_out_and_comes_back(world: World) -> None:
@@ -211,7 +217,7 @@ def test_a_killed_silo_drops_out_and_comes_back(world: World) -> None:
     files = world.models(run)
     assert len(set(files.values())) == 1
     path = world.federation.storage("silo-1") / "runs" / run / "model.safetensors"
-    expected = expected_weights(reports, "scaffold", ROUNDS)
+    expected = expected_weights(world.text, reports)
     np.testing.assert_allclose(weights_of(path), expected, atol=ROUNDING)
 
 
@@ -234,18 +240,18 @@ def test_an_attempt_that_most_abandon_is_done_again(world: World) -> None:
     files = world.models(run)
     assert len(set(files.values())) == 1
     path = world.federation.storage("silo-1") / "runs" / run / "model.safetensors"
-    expected = expected_weights(reports, "fedavg", 3)
+    expected = expected_weights(world.text, reports)
     np.testing.assert_allclose(weights_of(path), expected, atol=ROUNDING)
 
 
 def test_a_killed_coordinator_goes_on_where_it_was(world: World) -> None:
     """SIGKILL in the middle of a run: the same command brings it back, and the silos return."""
-    run = world.start_run(rounds=40)
+    run = world.start_run(rounds=12)
     world.coordinator.wait_for("committed", run=run)
     world.coordinator.kill()
     world.coordinator = world.federation.start_coordinator()
     reports = world.watch(run, expect=0)
-    assert [report.round for report in reports] == list(range(1, 41))
+    assert [report.round for report in reports] == list(range(1, 13))
     assert len(set(world.models(run).values())) == 1
 
 
@@ -261,7 +267,9 @@ def test_a_run_without_enough_silos_fails_by_name(world: World) -> None:
 def test_a_run_that_every_silo_refuses_fails_with_their_reasons(world: World) -> None:
     """A plan for another task: no silo takes part, and each says why (bug case DRP-03)."""
     path = world.federation.home / "run.toml"
-    text = RUN.format(algorithm="fedavg", min_silos=5, rounds=1).partition("[task]")[0]
+    text = RUN.format(algorithm="fedavg", min_silos=5, rounds=1, learning_rate=0.05).partition(
+        "[task]"
+    )[0]
     text += '[task]\n[[task.features]]\nname = "age"\nkind = "numeric"\n'
     text += '[task.target]\nname = "ill"\npositive = "yes"\n'
     path.write_text(text, encoding="utf-8")
@@ -332,7 +340,7 @@ def test_only_operators_start_runs(world: World) -> None:
         credentials = load_credentials(keys, role=Role.SILO, now=utc_now())
         async with open_channel(world.federation.address, credentials) as channel:
             client = RunClient(channel, target=world.federation.address)
-            text = RUN.format(algorithm="fedavg", min_silos=5, rounds=1)
+            text = RUN.format(algorithm="fedavg", min_silos=5, rounds=1, learning_rate=0.05)
             with pytest.raises(NotAllowedError):
                 await client.start_run(StartCall(run=RunId(bytes(16)), config=text.encode()))
 
@@ -384,7 +392,9 @@ def test_silo_check_finds_everything_fine(world: World) -> None:
     """The look before joining."""
     path = world.federation.write_silo("silo-2", task(2))
     run = world.federation.home / "run.toml"
-    run.write_text(RUN.format(algorithm="fedavg", min_silos=5, rounds=1), encoding="utf-8")
+    run.write_text(
+        RUN.format(algorithm="fedavg", min_silos=5, rounds=1, learning_rate=0.05), encoding="utf-8"
+    )
     said = json.loads(
         world.secagg("silo", "check", "-c", str(path), "--run", str(run), "--json", expect=0)
     )
