@@ -77,13 +77,14 @@ class Attempt:
     """The coordinator's end of one attempt.
 
     Attributes:
+        state: None in an attempt that was opened ahead of it.
         cohort: |U1|, once the server has announced it.
         opened: by silo, the survivors of the Unmask that has left it.
     """
 
     server: ServerRound
     store: MemoryStore
-    state: State
+    state: State | None
     aggregate: Aggregate | None = None
     aborted: Aborted | None = None
     cohort: int = 0
@@ -155,13 +156,15 @@ class World:
 
     # --- the coordinator ----------------------------------------------------------------------
 
-    def open(self, *, run: RunId, number: int, attempt: int, state: State) -> AttemptId:
-        """Open an attempt, with every abandon statement of the run's earlier ones."""
+    def open(self, *, run: RunId, number: int, attempt: int, state: State | None) -> AttemptId:
+        """Open an attempt, with every abandon statement of the run's earlier ones.
+
+        Without a state it is opened ahead of it; `announce` gives the state.
+        """
         parameters = make_parameters(
             self.federation.roster, self.spec, run=run, round=number, attempt=attempt
         )
         store = MemoryStore()
-        store.put_state(state.data)
         server = ServerRound(
             parameters=parameters,
             plan=PLAN,
@@ -177,10 +180,20 @@ class World:
                 for statement in earlier.server.abandons
             ),
         )
-        opened = Attempt(server=server, store=store, state=state)
+        opened = Attempt(server=server, store=store, state=None)
         self.attempts[opened.id] = opened
-        self._server_does(opened, server.start(self.now) + server.set_state(self.now))
+        self._server_does(opened, server.start(self.now))
+        if state is not None:
+            self.announce(opened.id, state)
         return opened.id
+
+    def announce(self, attempt: AttemptId, state: State) -> None:
+        """The state of an attempt is there."""
+        found = self.attempts[attempt]
+        if found.state is None:
+            found.state = state
+            found.store.put_state(state.data)
+            self._server_does(found, found.server.set_state(self.now))
 
     def expire(self, attempt: AttemptId) -> None:
         """Let the deadline of the attempt's phase pass."""
@@ -337,7 +350,13 @@ class World:
         }
 
     def _state_of(self, digest: bytes) -> State:
-        return next(a.state for a in self.attempts.values() if a.state.digest == digest)
+        states = (attempt.state for attempt in self.attempts.values())
+        return next(state for state in states if state and state.digest == digest)
+
+    def _of(self, attempt: AttemptId) -> State:
+        state = self.attempts[attempt].state
+        assert state is not None  # a vector was masked for it
+        return state
 
     def _at_silo(self, packet: Packet, into: AttemptId, message: messages.ServerMessage) -> None:
         seat = packet.seat
@@ -448,9 +467,9 @@ class World:
 
     def _note_submission(self, seat: int, attempt: AttemptId) -> None:
         """Remember which earlier submissions of the silo this one repeats (2.5 v)."""
-        state = self.attempts[attempt].state
+        state = self._of(attempt)
         for other_seat, earlier in self.submitted:
-            before = self.attempts[earlier].state
+            before = self._of(earlier)
             # A nudged state counts while the earlier sum is open, and in the round after it.
             counts = earlier.run == attempt.run and (
                 (seat, earlier) not in self.finished_at_silo or earlier.round + 1 == attempt.round
@@ -469,7 +488,7 @@ class World:
         silo = self.silos[seat]
         known = silo.settled.get(attempt.run, (-1, State(label=0)))
         if attempt.round > known[0]:
-            following = self.attempts[attempt].state.successor
+            following = self._of(attempt).successor
             silo.settled[attempt.run] = (attempt.round, following)
             for opened, protocol in silo.live.items():
                 # What was opened ahead learns what it has to start from.

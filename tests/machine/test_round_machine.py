@@ -117,21 +117,46 @@ class RoundMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.world.attempts) < MOST_ATTEMPTS)
     @rule(
-        kind=st.sampled_from(["attempt", "attempt", "round", "round", "run"]), nudge=st.booleans()
+        kind=st.sampled_from(["attempt", "attempt", "round", "round", "ahead", "run"]),
+        nudge=st.booleans(),
     )
     def open_another(self, kind: str, nudge: bool) -> None:
         """The coordinator opens a next attempt, round or run: on the same state, or as good as."""
-        newest = self.world.attempts[self.newest]
-        at, state = newest.id, newest.state
+        at, following = self.newest, self._following(nudge)
+        match kind:
+            case "attempt":
+                self.world.open(
+                    run=at.run, number=at.round, attempt=at.attempt + 1, state=following
+                )
+            case "round":
+                self.world.open(run=at.run, number=at.round + 1, attempt=0, state=following)
+            case "ahead":
+                self.world.open(run=at.run, number=at.round + 1, attempt=0, state=None)
+            case _ if at.run == RUNS[0] and not any(state.nudge for state in self._states()):
+                self.world.open(run=RUNS[1], number=1, attempt=0, state=following)
+            case _:
+                pass
+
+    @rule(nudge=st.booleans())
+    def announce(self, nudge: bool) -> None:
+        """The state of an attempt that was opened ahead of it is there."""
+        self.world.announce(self.newest, self._following(nudge))
+
+    def _states(self) -> list[State]:
+        return [a.state for a in self.world.attempts.values() if a.state is not None]
+
+    def _following(self, nudge: bool) -> State:
+        """The successor of the last state if there is its sum; or the same, or as good as."""
+        last = self._states()[-1]
+        is_summed = any(
+            attempt.aggregate is not None
+            for attempt in self.world.attempts.values()
+            if attempt.state == last
+        )
+        if is_summed and not nudge:
+            return last.successor
         # Only the hash tells a repeat in another run, so there the states are not nudged.
-        nudged = State(label=state.label, nudge=state.nudge + (nudge and at.run == RUNS[0]))
-        if kind == "attempt":
-            self.world.open(run=at.run, number=at.round, attempt=at.attempt + 1, state=nudged)
-        elif kind == "round":
-            following = state.successor if newest.aggregate and not nudge else nudged
-            self.world.open(run=at.run, number=at.round + 1, attempt=0, state=following)
-        elif at.run == RUNS[0] and not state.nudge:
-            self.world.open(run=RUNS[1], number=1, attempt=0, state=state)
+        return State(label=last.label, nudge=last.nudge + (nudge and self.newest.run == RUNS[0]))
 
     @invariant()
     def promises_hold(self) -> None:
