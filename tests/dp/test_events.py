@@ -1,6 +1,7 @@
 """Events: validated, written and read without loss, unknown ones refused."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_the_json_is_the_ledgers() -> None:
 @pytest.mark.parametrize("name", ["z", "q", "delta_impl"])
 def test_impossible_numbers_are_refused(name: str, bad: float) -> None:
     """No accountant ever sees a NaN, an infinity or a negative number (DPA-02)."""
-    values = {"z": 1.0, "q": 0.5, "delta_impl": 0.0, name: bad}
+    values: dict[str, Any] = {"z": 1.0, "q": 0.5, "delta_impl": 0.0, name: bad}
     with pytest.raises(PlanError, match=name):
         PoissonGaussianEvent(**values)
 
