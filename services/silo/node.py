@@ -205,6 +205,11 @@ class SiloNode:
         try:
             outcome = await driver.receive(message, envelope.vectors)
             await self._follow(driver, outcome)
+        except (ServiceError, SecAggError, LearningError):
+            raise
+        except Exception as error:
+            await self._refuse(driver, error)  # a bug: the others need not wait for this silo
+            raise
         finally:
             if not driver.is_live:
                 driver.store.close()
@@ -332,14 +337,18 @@ class SiloNode:
             await self._follow(driver, await driver.carry_out(effects))
             return
         await driver.carry_out(protocol.go_late())
-        # The others need not wait, and the operator learns why.
-        refusal = Refusal(
-            ctx=protocol.parameters.ctx(),
-            seat=self.seat,
-            code=type(error).__name__,
-            reason=_told(error),
-        )
-        await self._submit(driver.attempt, signed(refusal, self.identity))
+        await self._refuse(driver, error)
+
+    async def _refuse(self, driver: AttemptDriver, error: BaseException) -> None:
+        """Tell the coordinator that nothing more comes in this attempt, and why."""
+        if isinstance(driver.round, SiloRound):
+            refusal = Refusal(
+                ctx=driver.round.parameters.ctx(),
+                seat=self.seat,
+                code=type(error).__name__,
+                reason=_told(error),
+            )
+            await self._submit(driver.attempt, signed(refusal, self.identity))
 
     async def _on_closed(self, envelope: ClosedEnvelope) -> None:
         """The run is over: keep its model, the same file at every silo."""
@@ -410,4 +419,4 @@ def _told(error: BaseException) -> str:
     """
     if isinstance(error, SchemaError | DataError):
         return "this silo's data do not fit the plan; its own log says where"
-    return str(error)[:2000] if isinstance(error, LearningError) else "local training failed"
+    return str(error)[:2000] if isinstance(error, LearningError) else "an error at this silo"
