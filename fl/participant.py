@@ -1,32 +1,38 @@
 """One silo's side of one run: what it answers to a round, and what it keeps between rounds.
 
 A round at a silo: `check` the parameters before any data is touched, `contribute` to the received
-state, `settle` when the verified sum is there. The control variate that a contribution implies is
-provisional until the silo is known to be a survivor: by `settle`, or, where the silo was gone when
-the result came, by the state's record of each seat's last round. If that record and the silo's
-memory tell different stories the variate is lost, and the silo says so instead of starting at
-zero (SCA-10); no refresh round exists yet, so such a silo stays out of the sums.
+state, `settle` when the verified sum is there. What it keeps meanwhile is fl.memory's; how the
+silos' record and N change when it joins, leaves or has lost its variate, fl.step's.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fl.algorithms import algorithm_of
-from fl.errors import RunStateError, SpecMismatchError, VariateLostError
+from fl.algorithms import VARIATE_DELTA, LocalWork, Traits, algorithm_of
+from fl.errors import SpecMismatchError
+from fl.memory import ERROR, KEPT, LEFT, PERSONAL, Kept, RunMemory
+from fl.personal import Division, split_personal
 from fl.pipeline import (
+    MEMBERS,
+    VARIATE,
     WEIGHT,
+    Compressors,
     Decoded,
     IntVector,
+    compressors,
     decode_aggregate,
     encode_contribution,
+    expanded,
     metric_values,
+    refresh_spec,
     vector_spec,
     with_usage,
 )
 from fl.plan import RoundKind, TrainingPlan, Weighting
-from fl.ports import FloatVector, LocalTask, NamedTensors, SiloMemory
+from fl.ports import FloatVector, LocalTask, Metrics, NamedTensors, SiloMemory, Tensor
+from fl.reals import real_values
 from fl.seeding import derive_seed
 from fl.state import (
     LAST_ROUND,
@@ -37,23 +43,33 @@ from fl.state import (
     encode_state,
     last_round_of,
     model_of,
+    personal_of,
     preprocess_of,
     ranges_of,
+    trained_of,
 )
 from fl.statistics import moment_values
 from fl.step import initial_state, next_state
 from fl.update import TensorLayout, check_signature, signature, summed
 from fl.weights import capped_examples, check_examples, silo_weight
-from secagg.canonical import decode, encode, read_u64, u64
+from fl.work import public_steps
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 from secagg.rng import Rng
 
-_SECRET_BYTES: Final = 32
-_ROUND: Final = "round"
-_VARIATE: Final = "variate"
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Contribution:
+    """What a silo adds to a sum of reals, and what it keeps if it is counted in."""
+
+    parts: Mapping[str, FloatVector]  # bulk segments, weighted, in the model's coordinates
+    meta: Mapping[str, IntVector]
+    scalars: Mapping[str, FloatVector]
+    weight: float = 1.0
+    work: LocalWork | None = None
+    keeps: State
 
 
 class RunParticipant:
@@ -67,6 +83,8 @@ class RunParticipant:
         task: the silo's model and data.
         memory: the silo's disk. Names start with the run's id.
         rng: draws the run's rounding secret once.
+        own_steps: round number to K_k, where the plan leaves that to the silo; by default as many
+            as the plan allows.
     """
 
     def __init__(
@@ -79,6 +97,7 @@ class RunParticipant:
         task: LocalTask,
         memory: SiloMemory,
         rng: Rng,
+        own_steps: Callable[[int], int] | None = None,
     ) -> None:
         self._plan = plan
         self._digest = plan.digest()
@@ -87,13 +106,15 @@ class RunParticipant:
         self._seat = seat
         self._names = dict(names)
         self._task = task
-        self._memory = memory
+        self._memory = RunMemory(memory, run)
         self._rng = rng
+        self._own_steps = own_steps
         model = task.initial_model(plan.seed)
-        self._layout = TensorLayout.of(summed(model))
+        self._division = Division(*split_personal(model, plan.personal))
+        self._layout = self._division.shared
         self._expected = signature(initial_state(plan, model, ()))
         self._features = len(task.statistics().names) if plan.standardize else 0
-        self._repeat: tuple[int, bytes, dict[str, IntVector]] | None = None
+        self._repeat: tuple[int, bytes, bytes, dict[str, IntVector]] | None = None
         self.saturated = 0
 
     def check(self, parameters: RoundParameters, plan_document: bytes) -> None:
@@ -105,15 +126,19 @@ class RunParticipant:
         if plan_document != self._plan.document() or parameters.training_plan != self._digest:
             raise SpecMismatchError("the round names another training plan than the run began with")
         number = parameters.round
-        if not 1 <= number <= self._plan.last_round:
+        if not 1 <= number <= self._plan.highest_round:
             raise SpecMismatchError(
-                f"round {number}: the plan has rounds 1 to {self._plan.last_round}"
+                f"round {number}: the plan has rounds 1 to {self._plan.highest_round}"
             )
+        spec = self._spec(number)
+        if number > self._plan.first_training_round and self._traits(number).has_variate:
+            renewed = refresh_spec(self._plan, self._layout.size)
+            spec = renewed if parameters.spec == renewed else spec
         expected = (
             ("run", self._run, parameters.run),
             ("kind", self._plan.kind_of(number), parameters.kind),
             ("n_max", self._plan.max_silos, parameters.n_max),
-            ("vector", _shown(self._spec(number)), _shown(parameters.spec)),
+            ("vector", _shown(spec), _shown(parameters.spec)),
             ("coefficients", COMMON_COEFFICIENTS, parameters.coefficients),
         )
         for field, mine, theirs in expected:
@@ -128,16 +153,28 @@ class RunParticipant:
 
         It knows after it settled round `number` − 1 (protocol.md 2.5 v).
         """
-        stored = self._memory.read(self._name("next"))
-        if stored is None:
-            return None
-        known, state_hash = decode(stored, "next-state", max_bytes=1024, fields=2)
-        return state_hash if read_u64(known) == number else None
+        return self._memory.required_state(number)
 
-    def contribute(self, parameters: RoundParameters, state_bytes: bytes) -> dict[str, IntVector]:
+    def leave(self) -> None:
+        """Make the next contribution the last: the run's c and N are then as if it had not been.
+
+        It is enough to stop taking part where silos have no control variates.
+        """
+        self._memory.leave()
+        self._repeat = None
+
+    def contribute(
+        self, parameters: RoundParameters, state_bytes: bytes, coins: bytes = b""
+    ) -> dict[str, IntVector]:
         """Train on the received state and return the integers of every data segment.
 
-        A second call for the same round and state, as in a new attempt, returns the same integers.
+        A second call for the same round and state, as in a new attempt, returns the same integers
+        (with compression: for the same coins).
+
+        Args:
+            parameters: of the attempt, checked.
+            state_bytes: as received.
+            coins: the attempt's public coins, for a plan that compresses.
 
         Raises:
             SpecMismatchError: the state is not what plan and task call for; names the tensors.
@@ -146,40 +183,53 @@ class RunParticipant:
             VariateLostError: the silo's control variate is not the one the run counts on.
             DataError: the silo's data cannot be summed.
         """
-        number = parameters.round
+        number, spec = parameters.round, parameters.spec
+        coins = coins if self._plan.compression.needs_coins else b""
         state_hash = model_hash(parameters.kind, state_bytes)
-        if self._repeat is not None and self._repeat[:2] == (number, state_hash):
-            return self._repeat[2]
+        if self._repeat is not None and self._repeat[:3] == (number, state_hash, coins):
+            return self._repeat[3]
         state = self._read(number, state_bytes)
-        contribution, weight, variate = self._work(number, state)
+        made = self._made(number, state, is_refresh=VARIATE in spec.names)
+        maps = compressors(self._plan, spec, self._layout.size, coins)
+        errors = self._errors(made, maps, state)
+        owed = {name: part + errors.get(name, 0.0) for name, part in made.parts.items()}
+        sent = {name: maps[name].forward(p) if name in maps else p for name, p in owed.items()}
+        ranges = ranges_of(state)
         encoded = encode_contribution(
-            contribution,
-            spec=parameters.spec,
-            ranges=ranges_of(state),
-            secret=self._secret(),
+            Decoded(bulk=sent, meta=with_usage(sent, made.meta, ranges)),
+            spec=spec,
+            ranges=ranges,
+            secret=self._memory.secret(self._rng),
             run=self._run,
             number=number,
+            coins=coins,
         )
-        self._keep_provisional(number, encoded.decoded, weight, state, variate)
+        arrived = expanded(encoded.decoded, maps)
+        rest: State = {ERROR + name: owed[name] - arrived[name] for name in errors}
+        self._keep_pending(number, made, arrived, rest)
         self.saturated = encoded.saturated
-        self._repeat = (number, state_hash, encoded.segments)
+        self._repeat = (number, state_hash, coins, encoded.segments)
         return encoded.segments
 
-    def contribute_exact(self, number: int, state_bytes: bytes) -> Decoded:
-        """Return what `contribute` does, without the quantizer: the simulation's reference."""
+    def contribute_exact(
+        self, number: int, state_bytes: bytes, *, is_refresh: bool = False
+    ) -> Decoded:
+        """Return what `contribute` does, without quantizer and compression: the reference."""
         state = self._read(number, state_bytes)
-        contribution, weight, variate = self._work(number, state)
-        self._keep_provisional(number, contribution.bulk, weight, state, variate)
-        return contribution
+        made = self._made(number, state, is_refresh=is_refresh)
+        self._keep_pending(number, made, made.parts, {})
+        meta = with_usage(made.parts, made.meta, ranges_of(state))
+        return Decoded(bulk=dict(made.parts), meta=meta)
 
-    def settle(self, aggregate: Aggregate, state_bytes: bytes) -> bytes:
+    def settle(self, aggregate: Aggregate, state_bytes: bytes, coins: bytes = b"") -> bytes:
         """Take the server's step on the verified sum and return the next state's bytes.
 
-        Commits the provisional variate if and only if this silo is a survivor.
+        Commits what is pending if and only if this silo is a survivor.
 
         Args:
             aggregate: as `secagg.silo` gives it after its checks.
             state_bytes: the state of that round.
+            coins: as for `contribute`.
 
         Raises:
             WeightError: as `fl.step.next_state`; the model stays as it is, at everybody.
@@ -190,6 +240,8 @@ class RunParticipant:
             raise SpecMismatchError("the sum was computed on another state than the one given")
         state = self._read(parameters.round, state_bytes)
         released = decode_aggregate(aggregate.values, spec=parameters.spec, ranges=ranges_of(state))
+        maps = compressors(self._plan, parameters.spec, self._layout.size, coins)
+        released = replace(released, bulk=expanded(released.bulk, maps))
         return self._settle(parameters.round, state, released, aggregate.survivors)
 
     def settle_exact(
@@ -200,8 +252,16 @@ class RunParticipant:
         return self._settle(number, state, released, survivors)
 
     def variate(self) -> FloatVector | None:
-        """Return the committed control variate c_k, None for zero. It never leaves the silo."""
-        return self._remembered("settled")[1]
+        """Return what the algorithm keeps, such as c_k; None for zero. It never leaves the silo."""
+        return self._memory.settled().vector(KEPT)
+
+    def own_model(self, state_bytes: bytes) -> dict[str, Tensor]:
+        """Return the shared model of a state with this silo's own personal layers in it."""
+        state = decode_state(state_bytes, MAX_STATE_BYTES)
+        return self._full_model(state, self._memory.settled())
+
+    def _traits(self, number: int) -> Traits:
+        return self._algorithm.traits(number)
 
     def _read(self, number: int, state_bytes: bytes) -> State:
         """Return a received state whose every tensor is one that the plan calls for (AGG-10)."""
@@ -218,138 +278,193 @@ class RunParticipant:
         return state
 
     def _spec(self, number: int) -> VectorSpec:
-        """Return the vector's spec as this silo computes it."""
+        """Return the vector's spec as this silo computes it, for any round but a refresh."""
         training = self._plan.kind_of(number) is RoundKind.TRAINING
         return vector_spec(self._plan, number, self._layout.size if training else self._features)
 
-    def _work(self, number: int, state: State) -> tuple[Decoded, float, FloatVector | None]:
-        """Return the weighted contribution, the weight and the variate it was made with."""
+    def _made(self, number: int, state: State, *, is_refresh: bool) -> _Contribution:
+        """Return the contribution to any round."""
         if self._plan.kind_of(number) is RoundKind.STATISTICS:
             check_examples(self._task.n_examples)
             moments = moment_values(self._task.statistics(), self._plan.max_silos)
-            return Decoded(bulk={}, meta=moments), 1.0, None
-        variate = self._reconciled_variate(state)
+            return _Contribution(parts={}, meta=moments, scalars={}, keeps={})
         weight = silo_weight(self._plan, self._names[self._seat], self._task.n_examples)
-        parts, meta = self._trained(number, state, variate)
-        weighted = {name: weight * part for name, part in parts.items()}
-        for part in weighted.values():
-            self._layout.check_finite(part)
-        contribution = Decoded(bulk=weighted, meta=with_usage(weighted, meta, ranges_of(state)))
-        return contribution, weight, variate
-
-    def _trained(
-        self, number: int, state: State, variate: FloatVector | None
-    ) -> tuple[dict[str, FloatVector], dict[str, IntVector]]:
-        """Return the algorithm's parts and the meta values of local training at `state`."""
-        plan, model = self._plan, model_of(state)
-        start = self._layout.flatten(summed(model))
+        if is_refresh:
+            return self._renewed(state, weight)
+        if trained_of(state) >= self._plan.rounds:
+            raise SpecMismatchError(f"the plan's {self._plan.rounds} training rounds are done")
+        counted = last_round_of(state, self._seat)
+        traits = self._traits(number)
+        kept = self._memory.reconciled(counted, strict=traits.has_variate)
+        meta: dict[str, IntVector] = self._weight_value()
+        keeps: State = {}
+        if traits.has_variate:
+            joins = counted is None or LEFT in kept.tensors
+            meta[MEMBERS] = np.array([joins - self._memory.is_leaving], dtype=np.int64)
+            if self._memory.is_leaving:
+                keeps[LEFT] = np.array(1, dtype=np.uint8)
+        full = self._full_model(state, kept)
         self._task.prepare(preprocess_of(state))
-        meta: dict[str, IntVector] = {}
-        if plan.metrics:
-            meta.update(metric_values(plan, self._task.evaluate(model)))
-        if plan.weighting is Weighting.HIDDEN:
-            meta[WEIGHT] = np.array([capped_examples(plan, self._task.n_examples)])
+        metrics = self._task.evaluate(full) if self._plan.metrics or traits.loss else None
+        if metrics is not None and self._plan.metrics:
+            meta.update(metric_values(self._plan, metrics))
+        work = self._worked(number, state, full=full, kept=kept, metrics=metrics, keeps=keeps)
+        parts = {name: weight * part for name, part in self._algorithm.parts(work).items()}
+        scalars = {name: parts.pop(name) for name in traits.scalars}
+        for name, number_k in scalars.items():
+            meta.update(real_values(name, number_k, self._plan.max_silos))
+        for part in parts.values():
+            self._layout.check_finite(part)
+        return _Contribution(
+            parts=parts, meta=meta, scalars=scalars, weight=weight, work=work, keeps=keeps
+        )
+
+    def _worked(
+        self,
+        number: int,
+        state: State,
+        *,
+        full: NamedTensors,
+        kept: Kept,
+        metrics: Metrics | None,
+        keeps: State,
+    ) -> LocalWork:
+        """Return what the silo has in hand after this round's local work.
+
+        A silo that leaves does not train: a mean gradient of zero, which its steps would have had
+        with y = x − Kη (c − c_k), makes Δc_k = −c_k under both options.
+        """
+        traits, variate = self._traits(number), kept.vector(KEPT)
+        start = self._layout.flatten(summed(model_of(state)))
+        correction = self._algorithm.correction(state, variate)
+        work = LocalWork(
+            state=state,
+            start=start,
+            after=start,
+            steps=0,
+            loss=metrics.loss_sum / metrics.examples if metrics else None,
+            kept=variate,
+        )
+        if LEFT in keeps:
+            assert correction is not None  # an algorithm with variates corrects
+            path = self._plan.local.local_steps * self._plan.local_rate(trained_of(state))
+            nothing = np.zeros(len(start)) if traits.gradient else None
+            return replace(work, after=start - path * correction, gradient=nothing)
+        if traits.gradient:
+            gradient = self._division.shared_of(self._task.gradient(full))
+            work = replace(work, gradient=gradient)
+        if not traits.trains:
+            return work
+        after, steps = self._local_training(number, state, full, correction)
+        if self._plan.personal:
+            keeps[PERSONAL] = self._division.personal_of(after)
+        return replace(work, after=self._division.shared_of(after), steps=steps)
+
+    def _local_training(
+        self, number: int, state: State, full: NamedTensors, correction: FloatVector | None
+    ) -> tuple[FloatVector, int]:
+        """Return y over all parameters, and K_k."""
+        plan, silo = self._plan, self._names[self._seat]
+        public = public_steps(plan, silo, number)
+        most = plan.local.local_steps if public is None else public
+        if public is None and self._own_steps is not None:
+            most = min(max(self._own_steps(number), 1), most)
+        rate = plan.local_rate(trained_of(state))
         result = self._task.train(
-            model,
-            self._algorithm.correction(state, variate),
-            plan.local,
-            derive_seed(plan.seed, "local", self._names[self._seat]),
+            full,
+            self._division.widened(correction),
+            replace(plan.local, local_steps=most, learning_rate=rate),
+            derive_seed(plan.seed, "local", silo),
             number,
         )
-        if result.steps != plan.local.local_steps:
+        if result.steps != public and not (public is None and 1 <= result.steps <= most):
             raise SpecMismatchError(
-                f"local training took {result.steps} steps; the plan fixes "
-                f"{plan.local.local_steps} for every silo"
+                f"local training took {result.steps} steps; the plan "
+                + (f"allows 1 to {most}" if public is None else f"fixes {public} for this silo")
             )
-        self._layout.check_finite(result.model_after)
-        gradient = self._task.gradient(model) if self._algorithm.needs_gradient else None
-        return self._algorithm.parts(start, result, gradient, variate), meta
+        self._division.all.check_finite(result.model_after)
+        return result.model_after, result.steps
+
+    def _renewed(self, state: State, weight: float) -> _Contribution:
+        """Return c_k by option I at the current x, for a refresh round."""
+        full = self._full_model(state, self._memory.settled())
+        self._task.prepare(preprocess_of(state))
+        gradient = self._division.shared_of(self._task.gradient(full))
+        self._layout.check_finite(gradient)
+        return _Contribution(
+            parts={VARIATE: weight * gradient},
+            meta=self._weight_value(),
+            scalars={},
+            weight=weight,
+            keeps={
+                name: tensor
+                for name, tensor in self._memory.settled().tensors.items()
+                if name not in (KEPT, LEFT)
+            },
+        )
+
+    def _weight_value(self) -> dict[str, IntVector]:
+        if self._plan.weighting is not Weighting.HIDDEN:
+            return {}
+        return {WEIGHT: np.array([capped_examples(self._plan, self._task.n_examples)])}
+
+    def _full_model(self, state: State, kept: Kept) -> dict[str, Tensor]:
+        """Return the received model with this silo's personal layers."""
+        personal = personal_of(state)
+        own = kept.vector(PERSONAL)
+        if own is not None:
+            personal.update(self._division.personal.unflatten(own))
+        return {**model_of(state), **personal}
+
+    def _errors(
+        self, made: _Contribution, maps: Compressors, state: State
+    ) -> dict[str, FloatVector]:
+        """Return what earlier rounds did not send, for segments that remember it.
+
+        Not for variates: Δc_k = g − c_k holds again what was not sent, since c_k has not moved.
+        """
+        if not self._plan.compression.keeps_errors or made.work is None:
+            return {}
+        counted = last_round_of(state, self._seat)
+        kept = self._memory.reconciled(counted, strict=False)
+        found = {name: kept.vector(ERROR + name) for name in maps if name != VARIATE_DELTA}
+        zero = np.zeros(self._layout.size)
+        return {name: zero if one is None else one for name, one in found.items()}
+
+    def _keep_pending(
+        self, number: int, made: _Contribution, arrived: Mapping[str, FloatVector], rest: State
+    ) -> None:
+        """Remember what this contribution implies, by what its integers say."""
+        keeps: State = {**made.keeps, **rest}
+        unweighted = {name: part / made.weight for name, part in arrived.items()}
+        if made.work is not None:
+            scalars = {name: one / made.weight for name, one in made.scalars.items()}
+            following = self._algorithm.next_kept({**unweighted, **scalars}, made.work)
+        else:
+            following = unweighted.get(VARIATE)
+        if following is not None:
+            keeps[KEPT] = following
+        if self._keeps(number, made.parts):
+            self._memory.keep_pending(number, keeps)
+
+    def _keeps(self, number: int, segments: Mapping[str, FloatVector]) -> bool:
+        """Whether anything is kept of a round with these bulk segments."""
+        plan = self._plan
+        return bool(segments) and bool(
+            plan.personal or plan.compression.keeps_errors or self._traits(number).keeps
+        )
 
     def _settle(
         self, number: int, state: State, released: Decoded, survivors: tuple[int, ...]
     ) -> bytes:
         named = {seat: self._names[seat] for seat in survivors}
         following = encode_state(next_state(self._plan, state, number, released, named))
-        writes: dict[str, bytes | None] = {}
-        if number < self._plan.last_round:
-            kind = self._plan.kind_of(number + 1)
-            state_hash = model_hash(kind, following)
-            writes["next"] = encode("next-state", u64(number + 1), state_hash)
-        if self._seat in survivors and self._algorithm.has_variate:
-            writes.update(self._promotion(number))
-        self._write(writes)
+        required = None
+        if number < self._plan.highest_round:
+            required = model_hash(self._plan.kind_of(number + 1), following)
+        keeps = self._seat in survivors and self._keeps(number, released.bulk)
+        self._memory.settle(number, required, keeps=keeps)
         return following
-
-    def _promotion(self, number: int) -> dict[str, bytes | None]:
-        """Return the writes that make the provisional variate of round `number` the settled one."""
-        if self._plan.kind_of(number) is RoundKind.STATISTICS:
-            return {}
-        if self._remembered("settled")[0] == number:
-            return {}  # the result came again, as after a crash just behind the first time
-        pending = self._memory.read(self._name("pending"))
-        if pending is None or self._remembered("pending")[0] != number:
-            raise RunStateError(
-                f"this silo is a survivor of round {number} but remembers no contribution to it"
-            )
-        return {"settled": pending, "pending": None}
-
-    def _reconciled_variate(self, state: NamedTensors) -> FloatVector | None:
-        """Return c_k after comparing the memory with the state's record of this seat."""
-        if not self._algorithm.has_variate:
-            return None
-        counted = last_round_of(state, self._seat)
-        settled, variate = self._remembered("settled")
-        if settled == counted:
-            return variate
-        if self._remembered("pending")[0] == counted:
-            # The result of that round never reached this silo, but the run counted it in.
-            self._write(self._promotion(counted))
-            return self.variate()
-        raise VariateLostError(
-            f"the run counts on this silo's control variate of round {counted}, its memory holds "
-            f"that of round {settled}; restore the silo's state directory of that time, or start "
-            "a new run"
-        )
-
-    def _keep_provisional(
-        self,
-        number: int,
-        sent: Mapping[str, FloatVector],
-        weight: float,
-        state: NamedTensors,
-        variate: FloatVector | None,
-    ) -> None:
-        """Remember the variate that this contribution implies, until its fate is known."""
-        if not sent or not self._algorithm.has_variate:
-            return
-        unweighted = {name: part / weight for name, part in sent.items()}
-        following = self._algorithm.next_variate(unweighted, state, variate)
-        tensors: State = {_ROUND: np.array(number, dtype=np.int64)}
-        if following is not None:
-            tensors[_VARIATE] = following
-        self._write({"pending": encode_state(tensors)})
-
-    def _remembered(self, name: str) -> tuple[int, FloatVector | None]:
-        """Return round and variate of a memory entry; round 0 and None where there is none."""
-        stored = self._memory.read(self._name(name))
-        if stored is None:
-            return 0, None
-        tensors = decode_state(stored, MAX_STATE_BYTES)
-        return int(tensors[_ROUND][()]), tensors[_VARIATE].astype(np.float64, copy=False)
-
-    def _secret(self) -> bytes:
-        """Return the run's rounding secret, drawn at the first use."""
-        stored = self._memory.read(self._name("secret"))
-        if stored is None:
-            stored = self._rng.bytes(_SECRET_BYTES)
-            self._write({"secret": stored})
-        return stored
-
-    def _write(self, values: Mapping[str, bytes | None]) -> None:
-        self._memory.write({self._name(name): value for name, value in values.items()})
-
-    def _name(self, name: str) -> str:
-        return f"{self._run}/{name}"
 
 
 def _shown(spec: VectorSpec) -> str:

@@ -1,10 +1,16 @@
 """Both halves of a round's vector side by side: encode at the silo, decode for everybody.
 
 A training round's segments, in order: the algorithm's bulk segments, for each of them its
-`usage_…` (saturated and large coordinates, fl.ranges), with hidden weights `weight` (capped
-examples), with metrics `examples`, `correct` and `loss_sum` (fixed point). A statistics round has
-the three of fl.statistics. All of it follows from the plan, the round's number and one size, so
-silo and coordinator compute the vector's spec apart from each other and compare.
+`usage_…` (saturated and large coordinates, fl.ranges), the algorithm's real numbers (fl.reals),
+with hidden weights `weight` (capped examples), with control variates `members` (1 from a silo that
+joins, -1 from one that leaves), with metrics `examples`, `correct` and `loss_sum` (fixed point),
+and as the plan asks `score_bins` and `pairs`. A refresh round sums control variates anew:
+`variate`, its usage, and the weight. A statistics round has the three of fl.statistics. All of it
+follows from the plan, the round's number and one size, so silo and coordinator compute the vector's
+spec apart from each other and compare.
+
+A refresh is a training round to the protocol, of the same kind: its inputs are gradients at a model
+at which others may have trained, and kinds whose inputs can be images of one another share one.
 """
 
 import math
@@ -16,10 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.algorithms import algorithm_of
+from fl.compression import Compressor
 from fl.errors import NonFiniteUpdateError, SpecMismatchError
+from fl.metrics import score_histogram
 from fl.plan import MAX_EXAMPLES, RoundKind, TrainingPlan, Weighting
 from fl.ports import FloatVector, Metrics
 from fl.ranges import usage
+from fl.reals import META_LIMIT, UNIT, real_segments, real_totals
 from fl.statistics import statistics_segments
 from secagg.ids import RunId
 from secagg.parameters import Segment, SegmentKind, VectorSpec, bulk, meta
@@ -30,12 +39,16 @@ WEIGHT: Final = "weight"
 EXAMPLES: Final = "examples"
 CORRECT: Final = "correct"
 LOSS_SUM: Final = "loss_sum"
+MEMBERS: Final = "members"
+SCORE_BINS: Final = "score_bins"
+PAIRS: Final = "pairs"
+VARIATE: Final = "variate"
 
 _USAGE: Final = "usage_"
 _LOSS_SCALE: Final = 2**16
-_META_LIMIT: Final = 2**47 - 1  # n_max times a bound stays below 2^47 (protocol.md 4)
 
 IntVector = NDArray[np.int64]
+Compressors = Mapping[str, Compressor]
 _Number = TypeVar("_Number", np.float64, np.int64)
 
 
@@ -82,21 +95,50 @@ def vector_spec(plan: TrainingPlan, number: int, size: int) -> VectorSpec:
     """
     if plan.kind_of(number) is RoundKind.STATISTICS:
         return VectorSpec(segments=statistics_segments(size, plan.max_silos))
-    names = algorithm_of(plan).segments
-    bits = plan.value_bits_of(number)
+    traits = algorithm_of(plan).traits(number)
+    sent, bits = plan.compression.size(size), plan.value_bits_of(number)
+    n_max = plan.max_silos
     segments: list[Segment] = [
-        bulk(name, size, value_bits=bits, n_max=plan.max_silos) for name in names
+        bulk(name, sent, value_bits=bits, n_max=n_max) for name in traits.segments
     ]
-    segments += [meta(usage_name(name), 2, bound=size) for name in names]
-    if plan.weighting is Weighting.HIDDEN:
-        segments.append(meta(WEIGHT, 1, bound=plan.n_cap))
-    if plan.metrics:
-        segments += [
-            meta(EXAMPLES, 1, bound=MAX_EXAMPLES),
-            meta(CORRECT, 1, bound=MAX_EXAMPLES),
-            meta(LOSS_SUM, 1, bound=_META_LIMIT // plan.max_silos),
-        ]
-    return VectorSpec(segments=tuple(segments))
+    segments += [meta(usage_name(name), 2, bound=sent) for name in traits.segments]
+    for name in traits.scalars:
+        segments += real_segments(name, 1, n_max)
+    segments += _weight_segments(plan)
+    if traits.has_variate:
+        segments.append(meta(MEMBERS, 1, bound=1))
+    return VectorSpec(segments=(*segments, *_metric_segments(plan)))
+
+
+def refresh_spec(plan: TrainingPlan, size: int) -> VectorSpec:
+    """Return what a refresh round sums: all silos' control variates, renewed at the current x."""
+    return VectorSpec(
+        segments=(
+            bulk(VARIATE, size, value_bits=plan.first_value_bits, n_max=plan.max_silos),
+            meta(usage_name(VARIATE), 2, bound=size),
+            *_weight_segments(plan),
+        )
+    )
+
+
+def _weight_segments(plan: TrainingPlan) -> list[Segment]:
+    is_hidden = plan.weighting is Weighting.HIDDEN
+    return [meta(WEIGHT, 1, bound=plan.n_cap)] if is_hidden else []
+
+
+def _metric_segments(plan: TrainingPlan) -> list[Segment]:
+    if not plan.metrics:
+        return []
+    segments = [
+        meta(EXAMPLES, 1, bound=MAX_EXAMPLES),
+        meta(CORRECT, 1, bound=MAX_EXAMPLES),
+        meta(LOSS_SUM, 1, bound=META_LIMIT // plan.max_silos),
+    ]
+    if plan.auc_bins:
+        segments.append(meta(SCORE_BINS, 2 * plan.auc_bins, bound=MAX_EXAMPLES))
+    if plan.concordance:
+        segments.append(meta(PAIRS, 3, bound=META_LIMIT // plan.max_silos))
+    return segments
 
 
 def metric_values(plan: TrainingPlan, metrics: Metrics) -> dict[str, IntVector]:
@@ -109,13 +151,19 @@ def metric_values(plan: TrainingPlan, metrics: Metrics) -> dict[str, IntVector]:
     """
     if math.isnan(metrics.loss_sum):
         raise NonFiniteUpdateError("the loss at the received model is NaN; check the silo's data")
-    bound = _META_LIMIT // plan.max_silos
+    bound = META_LIMIT // plan.max_silos
     loss = min(max(metrics.loss_sum * _LOSS_SCALE, -bound), bound)
-    return {
+    values = {
         EXAMPLES: np.array([metrics.examples], dtype=np.int64),
         CORRECT: np.array([metrics.correct], dtype=np.int64),
         LOSS_SUM: np.array([round(loss)], dtype=np.int64),
     }
+    if plan.auc_bins:
+        # A task without scores adds nothing; its AUC is never released.
+        values[SCORE_BINS] = score_histogram(metrics.labels, metrics.scores, plan.auc_bins)
+    if plan.concordance:
+        values[PAIRS] = np.minimum(np.array(metrics.pairs, dtype=np.int64), bound)
+    return values
 
 
 def released_metrics(values: Mapping[str, IntVector]) -> Metrics | None:
@@ -127,6 +175,37 @@ def released_metrics(values: Mapping[str, IntVector]) -> Metrics | None:
         correct=int(values[CORRECT][0]),
         examples=int(values[EXAMPLES][0]),
     )
+
+
+def compressors(plan: TrainingPlan, spec: VectorSpec, size: int, coins: bytes) -> Compressors:
+    """Return the round's linear map of each bulk segment.
+
+    Args:
+        plan: of the run.
+        spec: of the round.
+        size: d.
+        coins: the attempt's public coins; unused where the plan does not compress.
+
+    Raises:
+        RunStateError: the plan compresses, and the coins are missing.
+    """
+    return {
+        segment.name: Compressor(plan.compression, size, coins, segment.name)
+        for segment in spec.segments
+        if segment.kind is SegmentKind.BULK and segment.name != VARIATE
+    }
+
+
+def expanded(values: Mapping[str, FloatVector], maps: Compressors) -> dict[str, FloatVector]:
+    """Return bulk segments in the model's coordinates again."""
+    return {
+        name: maps[name].backward(part) if name in maps else part for name, part in values.items()
+    }
+
+
+def scalar_sums(names: tuple[str, ...], values: Mapping[str, IntVector]) -> dict[str, float]:
+    """Return the released real numbers of an algorithm."""
+    return {name: real_totals(name, values)[0] / UNIT for name in names}
 
 
 def with_usage(
@@ -145,6 +224,7 @@ def encode_contribution(
     secret: bytes,
     run: RunId,
     number: int,
+    coins: bytes = b"",
 ) -> EncodedContribution:
     """Quantize a silo's parts and put its integers in place.
 
@@ -156,6 +236,8 @@ def encode_contribution(
             of the round repeats the same integers.
         run: of the round.
         number: of the round.
+        coins: the attempt's public coins if they shaped the parts: rounding coins are for one
+            vector only.
 
     Raises:
         SpecMismatchError: a part or value is missing, or has another length than its segment.
@@ -169,8 +251,8 @@ def encode_contribution(
             continue
         values = _of_length(segment, contribution.bulk.get(segment.name))
         quantizer = _quantizer(segment, ranges)
-        coins = rounding_coins(secret, run, number, segment.name)
-        encoded = quantizer.encode(values, rand=coins)
+        label = f"{segment.name}/{coins.hex()}" if coins else segment.name
+        encoded = quantizer.encode(values, rand=rounding_coins(secret, run, number, label))
         segments[segment.name] = encoded.values
         decoded[segment.name] = quantizer.decode(encoded.values)
         saturated += encoded.saturated

@@ -7,13 +7,18 @@ blanks, UTF-8), so that equal plans are equal bytes.
 """
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
+from fl import fields
+from fl.compression import CompressionPlan
 from fl.errors import PlanError
+from fl.participation import ParticipationPlan
+from fl.schedules import EarlyStop, Schedule
+from fl.work import WorkPlan
 from secagg.canonical import digest
 
 TABULAR: Final = "tabular"
@@ -25,6 +30,7 @@ _MIN_VALUE_BITS: Final = 4
 # Two limbs of 38 bits and all counts must fit the meta ring for n_max silos (protocol.md 4).
 _MAX_SILOS: Final = 200
 _MAX_ROUNDS: Final = 100_000
+_MAX_BINS: Final = 10_000
 _SEED_LIMIT: Final = 2**64
 
 
@@ -62,8 +68,8 @@ class TaskPlan:
 
     def __post_init__(self) -> None:
         """Refuse an unusable name and settings that JSON cannot hold."""
-        _require_text("task.name", self.name)
-        object.__setattr__(self, "settings", _json_copy("task.settings", self.settings))
+        fields.text("task.name", self.name)
+        object.__setattr__(self, "settings", fields.json_copy("task.settings", self.settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +77,31 @@ class LocalPlan:
     """A silo's work in one round.
 
     Attributes:
-        local_steps: K, optimizer steps; the same at every silo (protocol.md 2.3).
+        local_steps: K, optimizer steps; what WorkPlan says of other silos' comes on top.
         batch_size: examples a step; 0 for all of them.
         learning_rate: η, the local step size.
-        optimizer: "sgd", without momentum: control variates correct plain gradients.
+        optimizer: "sgd", "momentum" or a plugin's name; its state lasts for one round.
+        optimizer_settings: such as {"momentum": 0.9}.
+        proximal: μ of FedProx's term μ/2 ‖y − x‖² in the local loss; 0 for none.
     """
 
     local_steps: int
     learning_rate: float
     batch_size: int = 0
     optimizer: str = "sgd"
+    optimizer_settings: Mapping[str, object] = field(default_factory=dict)
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        _require_int("local.local_steps", self.local_steps, 1, 1_000_000)
-        _require_int("local.batch_size", self.batch_size, 0, MAX_EXAMPLES)
-        rate = _positive("local.learning_rate", self.learning_rate)
+        fields.whole("local.local_steps", self.local_steps, 1, 1_000_000)
+        fields.whole("local.batch_size", self.batch_size, 0, MAX_EXAMPLES)
+        fields.text("local.optimizer", self.optimizer)
+        rate = fields.positive("local.learning_rate", self.learning_rate)
+        settings = fields.json_copy("local.optimizer_settings", self.optimizer_settings)
         object.__setattr__(self, "learning_rate", rate)
-        if self.optimizer != "sgd":
-            _refuse("local.optimizer", "'sgd'", self.optimizer)
+        object.__setattr__(self, "optimizer_settings", settings)
+        object.__setattr__(self, "proximal", fields.number("local.proximal", self.proximal, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +110,7 @@ class TrainingPlan:
 
     Attributes:
         task: the silos' task.
-        algorithm: "fedavg" or "scaffold".
+        algorithm: one of fl.algorithms, or an aggregation rule's plugin.
         algorithm_settings: what the algorithm reads, such as SCAFFOLD's {"option": "II"}.
         local: a silo's work in one round.
         rounds: training rounds.
@@ -110,8 +122,17 @@ class TrainingPlan:
         value_bits: precision of one silo's values.
         first_value_bits: precision of the first training round, whose clip ranges are guesses.
         metrics: whether the sums of loss, correct and examples are released each round.
+        auc_bins: with metrics: score bins for the released AUC; 0 for none.
+        concordance: with metrics: whether pairs for the C-index are counted and summed.
         standardize: whether round 1 sums feature statistics.
         seed: from which all reproducible randomness follows.
+        work: who sets a silo's number of local steps.
+        participation: which silos a round invites.
+        local_schedule, server_schedule: factors on the two step sizes.
+        early_stop: when a run has learned enough.
+        compression: what is done to bulk segments before they are quantized.
+        personal: patterns such as "*bn*"; parameters whose names match stay at the silo.
+        max_refreshes: rounds that a run may insert to renew lost control variates.
     """
 
     task: TaskPlan
@@ -127,39 +148,54 @@ class TrainingPlan:
     value_bits: int = 16
     first_value_bits: int = 24
     metrics: bool = True
+    auc_bins: int = 0
+    concordance: bool = False
     standardize: bool = False
     seed: int = 0
+    work: WorkPlan = field(default_factory=WorkPlan)
+    participation: ParticipationPlan = field(default_factory=ParticipationPlan)
+    local_schedule: Schedule = field(default_factory=Schedule)
+    server_schedule: Schedule = field(default_factory=Schedule)
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
+    compression: CompressionPlan = field(default_factory=CompressionPlan)
+    personal: tuple[str, ...] = ()
+    max_refreshes: int = 8
 
     def __post_init__(self) -> None:
         """Refuse values out of range and combinations that contradict each other."""
-        _require_int("rounds", self.rounds, 1, _MAX_ROUNDS)
-        _require_int("max_silos", self.max_silos, 2, _MAX_SILOS)
-        _require_int("value_bits", self.value_bits, _MIN_VALUE_BITS, _MAX_VALUE_BITS)
-        _require_int("first_value_bits", self.first_value_bits, _MIN_VALUE_BITS, _MAX_VALUE_BITS)
-        _require_int("seed", self.seed, 0, _SEED_LIMIT - 1)
-        _require_text("algorithm", self.algorithm)
-        for name in ("metrics", "standardize"):
-            if not isinstance(getattr(self, name), bool):
-                _refuse(name, "true or false", getattr(self, name))
-        rate = _positive("server_learning_rate", self.server_learning_rate)
-        settings = _json_copy("algorithm_settings", self.algorithm_settings)
+        fields.whole("rounds", self.rounds, 1, _MAX_ROUNDS)
+        fields.whole("max_silos", self.max_silos, 2, _MAX_SILOS)
+        fields.whole("value_bits", self.value_bits, _MIN_VALUE_BITS, _MAX_VALUE_BITS)
+        fields.whole("first_value_bits", self.first_value_bits, _MIN_VALUE_BITS, _MAX_VALUE_BITS)
+        fields.whole("seed", self.seed, 0, _SEED_LIMIT - 1)
+        fields.whole("max_refreshes", self.max_refreshes, 0, _MAX_ROUNDS)
+        fields.text("algorithm", self.algorithm)
+        for name in ("metrics", "standardize", "concordance"):
+            fields.flag(name, getattr(self, name))
+        fields.whole("auc_bins", self.auc_bins, 0, _MAX_BINS if self.metrics else 0)
+        if not self.metrics and (self.concordance or self.early_stop.patience):
+            fields.refuse("metrics", "true for concordance and early_stop", self.metrics)
+        patterns = fields.sequence("personal", self.personal)
+        personal = tuple(fields.text("personal", one) for one in patterns)
+        rate = fields.positive("server_learning_rate", self.server_learning_rate)
+        settings = fields.json_copy("algorithm_settings", self.algorithm_settings)
         object.__setattr__(self, "server_learning_rate", rate)
         object.__setattr__(self, "algorithm_settings", settings)
+        object.__setattr__(self, "personal", personal)
         self._check_weighting()
 
     def _check_weighting(self) -> None:
         if self.weighting not in list(Weighting):
-            _refuse("weighting", ", ".join(Weighting), self.weighting)
+            fields.refuse("weighting", ", ".join(Weighting), self.weighting)
         object.__setattr__(self, "weighting", Weighting(self.weighting))
         lowest = 1 if self.weighting is Weighting.HIDDEN else 0
-        _require_int("n_cap", self.n_cap, lowest, MAX_EXAMPLES if lowest else 0)
-        declared = _json_copy("declared", self.declared)
+        fields.whole("n_cap", self.n_cap, lowest, MAX_EXAMPLES if lowest else 0)
+        declared = fields.json_copy("declared", self.declared)
         if bool(declared) != (self.weighting is Weighting.DECLARED):
-            _refuse("declared", "a class for each silo if and only if weights are declared", "")
-        classes = {name: _positive(f"declared.{name}", share) for name, share in declared.items()}
-        for name, share in classes.items():
-            if share > 1:
-                _refuse(f"declared.{name}", "a number above 0 and at most 1", share)
+            fields.refuse(
+                "declared", "a class for each silo if and only if weights are declared", ""
+            )
+        classes = {name: fields.share(f"declared.{name}", one) for name, one in declared.items()}
         object.__setattr__(self, "declared", classes)
 
     @property
@@ -169,12 +205,17 @@ class TrainingPlan:
 
     @property
     def last_round(self) -> int:
-        """The number of the run's last round."""
+        """The number of the run's last round, if no refresh round is inserted."""
         return self.first_training_round + self.rounds - 1
 
+    @property
+    def highest_round(self) -> int:
+        """The highest number that a round can have: a refresh may skip a failed round's, too."""
+        return self.last_round + 2 * self.max_refreshes
+
     def kind_of(self, number: int) -> RoundKind:
-        """Return what round `number` sums."""
-        _require_int("round number", number, 1, self.last_round)
+        """Return what round `number` sums; refresh rounds count as training (fl.pipeline)."""
+        fields.whole("round number", number, 1, self.highest_round)
         training = number >= self.first_training_round
         return RoundKind.TRAINING if training else RoundKind.STATISTICS
 
@@ -183,9 +224,17 @@ class TrainingPlan:
         first = number == self.first_training_round
         return self.first_value_bits if first else self.value_bits
 
+    def local_rate(self, done: int) -> float:
+        """Return η of the training round after `done` others."""
+        return self.local.learning_rate * self.local_schedule.factor_at(done, self.rounds)
+
+    def server_rate(self, done: int) -> float:
+        """Return η_g of the training round after `done` others."""
+        return self.server_learning_rate * self.server_schedule.factor_at(done, self.rounds)
+
     def document(self) -> bytes:
         """Return the plan as canonical JSON."""
-        return _dump(asdict(self))
+        return fields.dump(asdict(self))
 
     def digest(self) -> bytes:
         """Return the 32 bytes that every round names."""
@@ -203,8 +252,8 @@ class TrainingPlan:
         except (ValueError, RecursionError) as error:
             raise PlanError("training plan: expected JSON in UTF-8, got other bytes") from error
         values = _keys_of(cls, "", content)
-        values["task"] = TaskPlan(**_keys_of(TaskPlan, "task.", values["task"]))
-        values["local"] = LocalPlan(**_keys_of(LocalPlan, "local.", values["local"]))
+        for name, part in _PARTS.items():
+            values[name] = part(**_keys_of(part, f"{name}.", values[name]))
         plan = cls(**values)
         if plan.document() != document:
             raise PlanError(
@@ -214,16 +263,26 @@ class TrainingPlan:
         return plan
 
 
-def _keys_of(
-    cls: type[TrainingPlan | TaskPlan | LocalPlan], path: str, content: object
-) -> dict[str, Any]:
+_PARTS: Final[Mapping[str, type[Any]]] = {
+    "task": TaskPlan,
+    "local": LocalPlan,
+    "work": WorkPlan,
+    "participation": ParticipationPlan,
+    "local_schedule": Schedule,
+    "server_schedule": Schedule,
+    "early_stop": EarlyStop,
+    "compression": CompressionPlan,
+}
+
+
+def _keys_of(cls: type[Any], path: str, content: object) -> dict[str, Any]:
     """Return the members of a JSON object that has exactly the fields of `cls`.
 
     Their types are checked where they are used: in `__post_init__`.
     """
     if not isinstance(content, dict):
-        _refuse(path.rstrip(".") or "document", "an object", type(content).__name__)
-    known = {entry.name for entry in fields(cls)}
+        fields.refuse(path.rstrip(".") or "document", "an object", type(content).__name__)
+    known = {entry.name for entry in fields_of(cls)}
     unknown, missing = sorted(content.keys() - known), sorted(known - content.keys())
     if unknown or missing:
         listed = [f"unknown {path}{key}" for key in unknown]
@@ -232,47 +291,5 @@ def _keys_of(
     return dict(content)
 
 
-def _dump(content: object) -> bytes:
-    """Return canonical JSON; floats as Python writes them, the shortest that reads back equal."""
-    return json.dumps(
-        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
-
-
-def _json_copy(name: str, content: object) -> dict[str, object]:
-    """Return a deep copy that later changes of the original do not reach."""
-    if not isinstance(content, Mapping):
-        _refuse(name, "a table of settings", type(content).__name__)
-    try:
-        copied: dict[str, object] = json.loads(_dump(dict(content)))
-    except (TypeError, ValueError) as error:
-        raise PlanError(
-            f"training plan: {name}: expected text, finite numbers, lists and tables only"
-        ) from error
-    return copied
-
-
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
-
-
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(name, "a number above 0", value)
-    if not (math.isfinite(value) and value > 0):
-        _refuse(name, "a finite number above 0", value)
-    return float(value)
-
-
-def _require_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        _refuse(name, f"a whole number from {low} to {high}", value)
-
-
-def _require_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        _refuse(name, "a name", value)
-
-
-def _refuse(name: str, expected: str, got: object) -> NoReturn:
-    raise PlanError(f"training plan: {name}: expected {expected}, got {got!r}")

@@ -1,7 +1,7 @@
 """What a run needs from outside: a silo's task, which owns the data, and a silo's memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,17 +30,23 @@ class LocalResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Sums over a silo's own examples; only their sums over silos are ever released.
+    """What a silo measured on its own examples; only sums over silos are ever released.
 
     Attributes:
         loss_sum: the loss summed (not averaged) over the examples.
         correct: examples classified correctly; 0 where that means nothing.
         examples: examples looked at.
+        labels: shape (n,), int64, 0 or 1, for an AUC; None where there is none. It stays here.
+        scores: shape (n,), in [0, 1], of class 1; likewise.
+        pairs: concordant, tied and comparable pairs within the silo, for a C-index.
     """
 
     loss_sum: float
     correct: int
     examples: int
+    labels: NDArray[np.int64] | None = field(default=None, compare=False)
+    scores: FloatVector | None = field(default=None, compare=False)
+    pairs: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,12 +98,15 @@ class LocalTask(Protocol):
         round_number: int,
         /,
     ) -> LocalResult:
-        """Take `local.local_steps` steps y -= learning_rate * (gradient + correction) from x.
+        """Take `local.local_steps` steps y -= learning_rate * direction from x.
+
+        The direction is fl.optimizers' for gradient + correction + proximal * (y - x).
 
         Args:
             model: the received model x; never changed in place.
             correction: shape (d,), float64, c - c_k in the layout's order; None means zero.
-            local: steps, batch size (0 = all examples) and learning rate.
+            local: steps, batch size (0 = all examples), learning rate of this round, optimizer
+                and proximal term.
             seed: this silo's seed of the run; with `round_number` it fixes the batches.
             round_number: the round's number.
         """

@@ -5,8 +5,14 @@ The driver asks `next`, carries the round out, and reports its sum to `receive` 
 integers, up to `max_attempts` times; then the run ends as FAILED with the last reason. The model
 moves only with a sum that gives a finite next state; a sum that does not ends the run. All that
 must survive a restart is in `snapshot`.
+
+A silo whose control variate is lost goes late with VariateLostError, and a silo may vanish for
+good. Either makes the driver call `request_refresh`: the next round renews all variates. A silo
+that joins is admitted with `admit`, and from then on may be in a cohort; one that leaves says so in
+its last sum. Which silos a round invites, `cohort` says.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,21 +21,38 @@ from typing import Final, Self
 
 import numpy as np
 
+from fl import fields
+from fl.algorithms import algorithm_of
 from fl.errors import LearningError, RunStateError
+from fl.metrics import auc_of_histogram, concordance_index
+from fl.participation import cohort_of
 from fl.pipeline import (
+    PAIRS,
+    SCORE_BINS,
     Decoded,
+    compressors,
     decode_aggregate,
+    expanded,
     quantizer_steps,
+    refresh_spec,
     released_metrics,
     usage_name,
     vector_spec,
 )
 from fl.plan import RoundKind, TrainingPlan
 from fl.ports import FloatVector, NamedTensors, Tensor
-from fl.state import State, decode_state, encode_state, model_of, ranges_of
-from fl.step import initial_state, next_state
+from fl.state import (
+    State,
+    decode_state,
+    encode_state,
+    model_of,
+    personal_of,
+    ranges_of,
+    trained_of,
+)
+from fl.step import initial_state, next_state, total_weight
 from fl.update import TensorLayout, summed
-from secagg.canonical import decode, encode, read_text, read_u32, read_u64, text, u32, u64
+from secagg.canonical import decode, encode
 from secagg.effects import Aggregate
 from secagg.messages import MAX_STATE_BYTES, model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, VectorSpec
@@ -56,6 +79,7 @@ class RoundRequest:
         kind: what is summed.
         number: the round's, from 1.
         attempt: from 0.
+        is_refresh: whether the round renews control variates.
         spec: the vector's segments.
         coefficients: names of the coefficient vectors, for ctx.
         state: canonical bytes of what the silos work on.
@@ -65,6 +89,7 @@ class RoundRequest:
     kind: RoundKind
     number: int
     attempt: int
+    is_refresh: bool = False
     spec: VectorSpec
     coefficients: tuple[str, ...]
     state: bytes
@@ -98,8 +123,13 @@ class RoundReport:
         examples: of all survivors; None without metrics, as the next two.
         loss: mean over their examples at the model the round started from.
         accuracy: likewise.
+        auc: of all survivors' examples, from summed histograms; None where there is none.
+        concordance: C-index over pairs within the silos; None where there is none.
+        is_refresh: whether the round renewed control variates and left the model.
         model_norm: of the new model; 0 in a statistics round, as the next.
         update_norm: of the model's change.
+        aggregate_norm: of the silos' mean change or gradient; what the algorithm made of it is
+            `update_norm`, and their ratio the effective step.
         cosine: between this change and the one before; None if there is none.
         saturated: coordinates that lay beyond their clip range, over all survivors.
         steps: the quantizer's step of each bulk segment.
@@ -112,11 +142,20 @@ class RoundReport:
     examples: int | None = None
     loss: float | None = None
     accuracy: float | None = None
+    auc: float | None = None
+    concordance: float | None = None
+    is_refresh: bool = False
     model_norm: float = 0.0
     update_norm: float = 0.0
+    aggregate_norm: float = 0.0
     cosine: float | None = None
     saturated: int = 0
     steps: Mapping[str, float]
+
+    @property
+    def effective_step(self) -> float | None:
+        """How far the model moved for each unit of the aggregate; None without one."""
+        return self.update_norm / self.aggregate_norm if self.aggregate_norm else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +209,9 @@ class TrainingRun:
         self._state_bytes = encode_state(self._state)
         self._number = 1
         self._attempt = 0
+        self._refreshing = False
+        self._refreshes = 0
+        self._losses: list[float] = []
         self._status = RunStatus.RUNNING
         self._reason = ""
         self._last_change: FloatVector | None = None
@@ -197,14 +239,75 @@ class TrainingRun:
             kind=kind,
             number=self._number,
             attempt=self._attempt,
+            is_refresh=self._refreshing,
             spec=self._spec(),
             coefficients=COMMON_COEFFICIENTS,
             state=self._state_bytes,
             state_hash=model_hash(kind, self._state_bytes),
         )
 
-    def receive(self, aggregate: Aggregate) -> RoundReport | RoundFailure:
+    def cohort(self, available: tuple[int, ...]) -> tuple[int, ...]:
+        """Return whom the current round invites, by the plan's sampler; a refresh invites all.
+
+        Args:
+            available: seats of the run that can be invited now.
+        """
+        if self._refreshing or self.plan.kind_of(self._number) is RoundKind.STATISTICS:
+            return tuple(sorted(available))
+        return cohort_of(
+            self.plan.participation,
+            available,
+            tuple(self._names),
+            seed=self.plan.seed,
+            number=self._number,
+        )
+
+    def admit(self, seat: int, name: str) -> None:
+        """Let a silo join a run that goes on; it takes part from its first sum.
+
+        Raises:
+            RunStateError: the plan has no room, or the seat is another silo's.
+        """
+        self._require_running()
+        if self._names.setdefault(seat, name) != name:
+            raise RunStateError(f"seat {seat} is taken by another silo")
+        if len(self._names) > self.plan.max_silos:
+            del self._names[seat]
+            raise RunStateError(f"the plan has room for {self.plan.max_silos} silos")
+
+    def dismiss(self, seat: int) -> None:
+        """Invite a silo no more, after it has left in good order or is gone for good.
+
+        In the latter case call `request_refresh`, too: c still counts its variate in.
+        """
+        self._names.pop(seat, None)
+
+    def request_refresh(self) -> None:
+        """Make the next round renew all control variates.
+
+        Call it when a silo said that its variate is lost, or vanished for good, after the current
+        attempt's outcome was reported. A round whose attempt failed is skipped: its number is not
+        used again. Nothing happens where silos keep no variates, or a refresh is due already.
+        """
+        self._require_running()
+        traits = algorithm_of(self.plan).traits(self._number)
+        if not traits.has_variate or self._refreshing or not trained_of(self._state):
+            return
+        if self._refreshes == self.plan.max_refreshes:
+            self.stop(f"control variates were lost more than {self._refreshes} times")
+            return
+        self._refreshes += 1
+        self._refreshing = True
+        if self._attempt:
+            self._number += 1
+            self._attempt = 0
+
+    def receive(self, aggregate: Aggregate, coins: bytes = b"") -> RoundReport | RoundFailure:
         """Take the server's step on the sum of the current round.
+
+        Args:
+            aggregate: of the attempt that `next` asked for.
+            coins: the attempt's public coins, for a plan that compresses.
 
         Returns:
             the report, or a failure if the sum gives no usable model: the model is kept.
@@ -222,9 +325,10 @@ class TrainingRun:
                 f"expected the sum of round {self._number}, attempt {self._attempt} on the "
                 f"current state; got round {parameters.round}, attempt {parameters.attempt}"
             )
-        released = decode_aggregate(
-            aggregate.values, spec=self._spec(), ranges=ranges_of(self._state)
-        )
+        spec = self._spec()
+        released = decode_aggregate(aggregate.values, spec=spec, ranges=ranges_of(self._state))
+        maps = compressors(self.plan, spec, self._size, coins)
+        released = replace(released, bulk=expanded(released.bulk, maps))
         return self.receive_decoded(released, aggregate.survivors)
 
     def receive_decoded(
@@ -232,6 +336,10 @@ class TrainingRun:
     ) -> RoundReport | RoundFailure:
         """Take the server's step on a decoded sum of the current round, as `receive` does."""
         self._require_running()
+        if not set(survivors) <= self._names.keys():
+            raise RunStateError(
+                f"the sum holds seats {sorted(survivors)}, the run has {sorted(self._names)}"
+            )
         named = {seat: self._names[seat] for seat in survivors}
         try:
             following = next_state(self.plan, self._state, self._number, released, named)
@@ -243,7 +351,11 @@ class TrainingRun:
         self._state = following
         self._state_bytes = encode_state(following)
         self._attempt = 0
-        if self._number == self.plan.last_round:
+        self._refreshing = False
+        if report.loss is not None:
+            self._losses.append(report.loss)
+        enough = self.plan.early_stop.is_reached(self._losses)
+        if enough or trained_of(following) == self.plan.rounds:
             self._status = RunStatus.COMPLETED
         else:
             self._number += 1
@@ -268,17 +380,19 @@ class TrainingRun:
 
     def snapshot(self) -> bytes:
         """Return all that `restore` needs to go on."""
-        return encode(
-            _SNAPSHOT,
-            self.plan.document(),
-            u64(self._number),
-            u32(self._attempt),
-            u32(self._max_attempts),
-            u32(self._features),
-            text(self._status.value),
-            text(self._reason),
-            self._state_bytes,
-        )
+        counters = {
+            "number": self._number,
+            "attempt": self._attempt,
+            "max_attempts": self._max_attempts,
+            "features": self._features,
+            "refreshing": self._refreshing,
+            "refreshes": self._refreshes,
+            "losses": self._losses,
+            "names": {str(seat): name for seat, name in self._names.items()},
+            "status": self._status.value,
+            "reason": self._reason,
+        }
+        return encode(_SNAPSHOT, self.plan.document(), fields.dump(counters), self._state_bytes)
 
     @classmethod
     def restore(cls, snapshot: bytes, names: Mapping[int, str]) -> Self:
@@ -286,22 +400,31 @@ class TrainingRun:
 
         Args:
             snapshot: of `snapshot`.
-            names: as at the start.
+            names: as at the start; the snapshot knows who joined or was dismissed since.
+
+        Raises:
+            RunStateError: a seat has another name than it had.
         """
-        document, number, attempt, attempts, features, status, reason, state = decode(
-            snapshot, _SNAPSHOT, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=8
+        document, told, state = decode(
+            snapshot, _SNAPSHOT, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=3
         )
+        counters = json.loads(told)
+        known = {int(seat): str(name) for seat, name in counters["names"].items()}
+        if any(names.get(seat, name) != name for seat, name in known.items()):
+            raise RunStateError("the snapshot names other silos than the roster; check the seats")
         decoded = decode_state(state, MAX_STATE_BYTES)
         run = cls(
             TrainingPlan.parse(document),
-            model=model_of(decoded),
-            names=names,
-            features=read_u32(features),
-            max_attempts=read_u32(attempts),
+            model={**model_of(decoded), **personal_of(decoded)},
+            names=known,
+            features=counters["features"],
+            max_attempts=counters["max_attempts"],
         )
         run._state, run._state_bytes = decoded, state
-        run._number, run._attempt = read_u64(number), read_u32(attempt)
-        run._status, run._reason = RunStatus(read_text(status)), read_text(reason)
+        run._number, run._attempt = counters["number"], counters["attempt"]
+        run._refreshing, run._refreshes = counters["refreshing"], counters["refreshes"]
+        run._losses = counters["losses"]
+        run._status, run._reason = RunStatus(counters["status"]), counters["reason"]
         return run
 
     def _failed(self, reason: str, *, retried: bool) -> RoundFailure:
@@ -314,10 +437,15 @@ class TrainingRun:
             self.stop(f"round {self._number} failed in attempt {self._attempt}: {reason}")
         return failure
 
+    @property
+    def _size(self) -> int:
+        return TensorLayout.of(summed(self.model())).size
+
     def _spec(self) -> VectorSpec:
+        if self._refreshing:
+            return refresh_spec(self.plan, self._size)
         training = self.plan.kind_of(self._number) is RoundKind.TRAINING
-        size = TensorLayout.of(summed(self.model())).size if training else self._features
-        return vector_spec(self.plan, self._number, size)
+        return vector_spec(self.plan, self._number, self._size if training else self._features)
 
     def _require_running(self) -> None:
         if self._status is not RunStatus.RUNNING:
@@ -333,9 +461,11 @@ class TrainingRun:
             number=self._number,
             attempt=self._attempt,
             survivors=survivors,
+            is_refresh=self._refreshing,
+            saturated=sum(int(released.meta[usage_name(name)][0]) for name in released.bulk),
             steps=quantizer_steps(self._spec(), ranges),
         )
-        if kind is RoundKind.STATISTICS:
+        if kind is RoundKind.STATISTICS or self._refreshing:
             return report
         before, after = summed(self.model()), summed(model_of(following))
         layout = TensorLayout.of(before)
@@ -345,15 +475,21 @@ class TrainingRun:
         self._last_change = change
         metrics = released_metrics(released.meta)
         examples = metrics.examples if metrics and metrics.examples else None
+        bins, pairs = released.meta.get(SCORE_BINS), released.meta.get(PAIRS)
+        moved = next(iter(released.bulk.values())) / total_weight(
+            self.plan, released, {seat: self._names[seat] for seat in survivors}
+        )
         return replace(
             report,
             examples=examples,
             loss=metrics.loss_sum / examples if metrics and examples else None,
             accuracy=metrics.correct / examples if metrics and examples else None,
+            auc=None if bins is None else auc_of_histogram(bins),
+            concordance=None if pairs is None else concordance_index(*map(int, pairs)),
             model_norm=float(np.linalg.norm(flat)),
             update_norm=float(np.linalg.norm(change)),
+            aggregate_norm=float(np.linalg.norm(moved)),
             cosine=cosine,
-            saturated=sum(int(released.meta[usage_name(name)][0]) for name in ranges),
         )
 
 

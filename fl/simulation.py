@@ -7,16 +7,17 @@ quantizer or masks, and for any number of silos.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from fl.errors import LearningError
+from fl.errors import LearningError, VariateLostError
 from fl.participant import RunParticipant
 from fl.pipeline import Decoded, IntVector
 from fl.plan import TrainingPlan
-from fl.ports import FloatVector, LocalTask, Tensor
+from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
 from fl.run import (
     RoundFailure,
     RoundReport,
@@ -79,6 +80,8 @@ def simulate(
     secure: bool = True,
     dropouts: Dropouts = MappingProxyType({}),
     seed: int = 0,
+    memories: Mapping[str, SiloMemory] = MappingProxyType({}),
+    own_steps: Callable[[str, int], int] | None = None,
     on_round: Callable[[RoundReport | RoundFailure, TrainingRun], None] | None = None,
 ) -> SimulationResult:
     """Run a training plan over silos in this process.
@@ -90,6 +93,8 @@ def simulate(
         dropouts: round number to seats that vanish in it, and the phase in which they do; they
             are back in the next round.
         seed: of keys, masks and rounding coins, which a simulation wants reproducible.
+        memories: silo name to its memory, for silos that shall start with one or lose it.
+        own_steps: (silo, round) to K_k, for a plan that leaves it to the silos.
         on_round: called after each attempt with its outcome and the run.
 
     Raises:
@@ -104,8 +109,9 @@ def simulate(
             seat=seat,
             names=names,
             task=tasks[name],
-            memory=DictMemory(),
+            memory=memories.get(name) or DictMemory(),
             rng=SeededRng(derive_seed(seed, "silo", seat)),
+            own_steps=partial(own_steps, name) if own_steps else None,
         )
         for seat, name in names.items()
     }
@@ -127,6 +133,9 @@ def simulate(
         gone = dropouts.get(step.number, {}) if step.attempt == 0 else {}
         outcome = rounds.play(step, gone)
         history.append(outcome)
+        lost = any(isinstance(error, VariateLostError) for error in rounds.errors.values())
+        if lost and run.status is RunStatus.RUNNING:
+            run.request_refresh()
         if on_round is not None:
             on_round(outcome, run)
     return SimulationResult(
@@ -141,6 +150,11 @@ def simulate(
 class _Rounds(Protocol):
     """A way to carry out attempts."""
 
+    @property
+    def errors(self) -> Mapping[int, LearningError]:
+        """What silos said instead of contributing to the last attempt."""
+        ...
+
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         """Carry one attempt out and report it to the run."""
         ...
@@ -152,26 +166,30 @@ class _PlainRounds:
     def __init__(self, run: TrainingRun, participants: Mapping[int, RunParticipant]) -> None:
         self._run = run
         self._participants = participants
+        self.errors: dict[int, LearningError] = {}
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         contributions: dict[int, Decoded] = {}
-        errors: dict[int, LearningError] = {}
-        for seat, participant in self._participants.items():
+        self.errors = {}
+        for seat in self._run.cohort(tuple(self._participants)):
             if gone.get(seat) in _BEFORE_UPLOAD:
                 continue
             try:
-                contributions[seat] = participant.contribute_exact(request.number, request.state)
+                contributions[seat] = self._participants[seat].contribute_exact(
+                    request.number, request.state, is_refresh=request.is_refresh
+                )
             except LearningError as error:
-                errors[seat] = error
+                self.errors[seat] = error
         if not contributions:
-            return self._run.fail(_reason("no silo contributed", errors))
+            return self._run.fail(_reason("no silo contributed", self.errors))
         survivors = tuple(sorted(contributions))
         released = _sum([contributions[seat] for seat in survivors])
         outcome = self._run.receive_decoded(released, survivors)
         if isinstance(outcome, RoundReport):
-            for seat, participant in self._participants.items():
-                if gone.get(seat) not in _BEFORE_UPLOAD:
-                    participant.settle_exact(request.number, request.state, released, survivors)
+            for seat in survivors:
+                self._participants[seat].settle_exact(
+                    request.number, request.state, released, survivors
+                )
         return outcome
 
 
@@ -193,7 +211,7 @@ class _SecureRounds:
         self._histories = {seat: SiloHistory() for seat in participants}
         self._document = run.plan.document()
         self._abandons: tuple[Abandon, ...] = ()
-        self._errors: dict[int, LearningError] = {}
+        self.errors: dict[int, LearningError] = {}
         self._result: Result | None = None
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
@@ -209,7 +227,7 @@ class _SecureRounds:
             coefficients=request.coefficients,
         )
         known = {s: p.required_state(request.number) for s, p in self._participants.items()}
-        self._errors, self._result = {}, None
+        self.errors, self._result = {}, None
         harness = RoundHarness(
             federation=self._federation,
             parameters=parameters,
@@ -217,6 +235,7 @@ class _SecureRounds:
             train=self._train,
             drop=gone,
             plan=self._document,
+            cohort=self._run.cohort(tuple(self._participants)),
             histories=self._histories,
             required_states={seat: required for seat, required in known.items() if required},
             seed=self._seed,
@@ -228,7 +247,7 @@ class _SecureRounds:
             self._ask_to_abandon(harness, gone)
             self._abandons += harness.server.abandons
             reason = outcome.aborted.reason if outcome.aborted else "the round did not end"
-            refusals = {**outcome.silo_errors, **self._errors}
+            refusals = {**outcome.silo_errors, **self.errors}
             return self._run.fail(_reason(reason, refusals), may_retry=harness.server.may_retry)
         self._abandons = ()
         report = self._run.receive(outcome.aggregate)
@@ -246,7 +265,7 @@ class _SecureRounds:
             participant.check(parameters, self._document)
             return participant.contribute(parameters, state)
         except LearningError as error:
-            self._errors[seat] = error
+            self.errors[seat] = error
             return None
 
     def _watch(self, _seat: int, message: Message) -> Message:

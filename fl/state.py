@@ -4,11 +4,15 @@ Its hash binds a round (protocol.md 3.2), so equal states must be equal bytes on
 sorted names, little-endian data, nothing optional. Names are namespaced:
 
     model/<parameter>       the model, in its own dtypes
+    personal/<parameter>    what stays at the silos, as it was at the start; never moved
     server_variate          SCAFFOLD's c, flat float64
     preprocess/mean, /scale the released feature statistics
     range/<segment>         the clip range of a bulk segment, float64, shape ()
-    run/seats               the seats enrolled at the run's start, int64, sorted; N is their number
+    server/<name>           what the algorithm's server step keeps
+    run/seats               the seats whose variates the run has met, int64, sorted
     run/last_round          for each of them the last training round it survived, 0 for none
+    run/enrolled            N, int64, shape (): the silos over which c is the mean
+    run/trained             training rounds done, int64, shape ()
 """
 
 from collections.abc import Mapping
@@ -24,10 +28,13 @@ from secagg.canonical import read_text as read_name
 from secagg.errors import MalformedMessageError, OversizeError
 
 MODEL: Final = "model/"
+PERSONAL: Final = "personal/"
 PREPROCESS: Final = "preprocess/"
 RANGE: Final = "range/"
 SEATS: Final = "run/seats"
 LAST_ROUND: Final = "run/last_round"
+ENROLLED: Final = "run/enrolled"
+TRAINED: Final = "run/trained"
 
 _LABEL: Final = "state"
 _FIELDS: Final = 4  # name, dtype, shape, data
@@ -94,6 +101,21 @@ def model_of(state: NamedTensors) -> dict[str, Tensor]:
     return _namespace(state, MODEL)
 
 
+def personal_of(state: NamedTensors) -> dict[str, Tensor]:
+    """Return the initial values of the parameters that stay at the silos."""
+    return _namespace(state, PERSONAL)
+
+
+def trained_of(state: NamedTensors) -> int:
+    """Return how many training rounds are done."""
+    return int(state[TRAINED][()])
+
+
+def enrolled_of(state: NamedTensors) -> int:
+    """Return N, over which c is the mean of the c_k."""
+    return int(state[ENROLLED][()])
+
+
 def preprocess_of(state: NamedTensors) -> dict[str, FloatVector]:
     """Return the released feature statistics: "mean" and "scale", or nothing yet."""
     return {
@@ -107,20 +129,14 @@ def ranges_of(state: NamedTensors) -> dict[str, float]:
 
 
 def seats_of(state: NamedTensors) -> tuple[int, ...]:
-    """Return the seats enrolled at the run's start."""
+    """Return the seats that the run has met, sorted."""
     return tuple(int(seat) for seat in state[SEATS])
 
 
-def last_round_of(state: NamedTensors, seat: int) -> int:
-    """Return the last training round that `seat` survived, 0 for none.
-
-    Raises:
-        SpecMismatchError: the seat is not enrolled in this run.
-    """
+def last_round_of(state: NamedTensors, seat: int) -> int | None:
+    """Return the last training round that `seat` survived, 0 for none; None if it is not met."""
     seats = seats_of(state)
-    if seat not in seats:
-        raise SpecMismatchError(f"seat {seat} is not among the run's enrolled seats {seats}")
-    return int(state[LAST_ROUND][seats.index(seat)])
+    return int(state[LAST_ROUND][seats.index(seat)]) if seat in seats else None
 
 
 def _namespace(state: NamedTensors, prefix: str) -> dict[str, Tensor]:

@@ -2,20 +2,41 @@
 
 The coordinator takes it to go on, every silo to know what state it must see next (protocol.md
 2.5 v). It is a pure function of what both have: plan, state, round number, sum and survivors.
+
+N, over which SCAFFOLD's c is the mean, changes in sums only. A silo that the state has not met, or
+that has left, takes part with c_k = 0 and adds 1 to `members`: c is scaled by N_old / N_new. One
+that leaves in good order adds −1 with Δc_k = −c_k. A refresh round starts the book anew: c becomes
+the secure mean of its survivors' renewed c_k, N their number; whoever was absent joins again.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from fl.algorithms import Sums, algorithm_of
-from fl.errors import SpecMismatchError, WeightError
-from fl.pipeline import WEIGHT, Decoded, usage_name
+from fl.algorithms import SERVER_VARIATE, Sums, algorithm_of
+from fl.errors import RunStateError, WeightError
+from fl.personal import split_personal
+from fl.pipeline import MEMBERS, VARIATE, WEIGHT, Decoded, scalar_sums, usage_name
 from fl.plan import RoundKind, TrainingPlan, Weighting
 from fl.ports import NamedTensors, Tensor
-from fl.ranges import next_range
-from fl.state import LAST_ROUND, MODEL, PREPROCESS, RANGE, SEATS, State, ranges_of, seats_of
+from fl.ranges import INITIAL_RANGE, next_range
+from fl.state import (
+    ENROLLED,
+    LAST_ROUND,
+    MODEL,
+    PERSONAL,
+    PREPROCESS,
+    RANGE,
+    SEATS,
+    TRAINED,
+    State,
+    enrolled_of,
+    ranges_of,
+    seats_of,
+    trained_of,
+)
 from fl.statistics import standardization
+from fl.update import summed
 from fl.weights import declared_weight
 
 
@@ -24,14 +45,26 @@ def initial_state(plan: TrainingPlan, model: NamedTensors, seats: tuple[int, ...
 
     Args:
         plan: of the run.
-        model: the initial model.
+        model: the initial model, personal layers included.
         seats: the seats enrolled at the start.
+
+    Raises:
+        PlanError: the algorithm refuses the plan, or `personal` does not fit the model.
     """
-    size = sum(t.size for t in model.values() if np.issubdtype(t.dtype, np.floating))
-    state: State = {MODEL + name: tensor for name, tensor in model.items()}
-    state.update(algorithm_of(plan).initial_state(size))
+    shared, personal = split_personal(model, plan.personal)
+    size = sum(tensor.size for tensor in summed(shared).values())
+    algorithm = algorithm_of(plan)
+    state: State = {MODEL + name: tensor for name, tensor in shared.items()}
+    state.update({PERSONAL + name: tensor for name, tensor in personal.items()})
+    state.update(algorithm.initial_state(size))
+    if algorithm.traits(plan.first_training_round).has_variate:
+        # A gradient has the size of Δ_k / (Kη).
+        path = plan.local.local_steps * plan.local.learning_rate
+        state[RANGE + VARIATE] = np.array(INITIAL_RANGE / path)
     state[SEATS] = np.array(sorted(seats), dtype=np.int64)
     state[LAST_ROUND] = np.zeros(len(seats), dtype=np.int64)
+    state[ENROLLED] = np.array(len(seats), dtype=np.int64)
+    state[TRAINED] = np.array(0, dtype=np.int64)
     return state
 
 
@@ -54,44 +87,90 @@ def next_state(
     Raises:
         WeightError: the survivors' weights sum to zero (AGG-01).
         NonFiniteUpdateError: the next model would not be finite.
-        SpecMismatchError: a survivor is not enrolled.
+        RunStateError: every silo has left.
     """
     moved: dict[str, Tensor] = dict(state)
     if plan.kind_of(number) is RoundKind.STATISTICS:
         found = standardization(released.meta)
         moved.update({PREPROCESS + name: values for name, values in found.items()})
         return moved
-    enrolled = seats_of(state)
-    if not set(survivors) <= set(enrolled):
-        raise SpecMismatchError(
-            f"the sum holds seats {sorted(survivors)}, enrolled are {sorted(enrolled)}"
-        )
-    sums = Sums(
-        segments=released.bulk,
-        weight=_total_weight(plan, released, survivors),
-        survivors=len(survivors),
-        enrolled=len(enrolled),
-    )
-    moved.update(algorithm_of(plan).apply(state, sums))
-    for name, clip_range in ranges_of(state).items():
+    weight = total_weight(plan, released, survivors)
+    if VARIATE in released.bulk:
+        moved.update(_refreshed(released, weight, number, survivors))
+    else:
+        moved.update(_trained(plan, state, number, released, survivors))
+    ranges = ranges_of(state)
+    for name in released.bulk:
         saturated, large = (int(count) for count in released.meta[usage_name(name)])
-        moved[RANGE + name] = np.array(next_range(clip_range, saturated, large))
-    last = state[LAST_ROUND].copy()
-    last[[enrolled.index(seat) for seat in sorted(survivors)]] = number
-    moved[LAST_ROUND] = last
+        moved[RANGE + name] = np.array(next_range(ranges[name], saturated, large))
     return moved
 
 
-def _total_weight(plan: TrainingPlan, released: Decoded, survivors: Mapping[int, str]) -> float:
+def _trained(
+    plan: TrainingPlan,
+    state: NamedTensors,
+    number: int,
+    released: Decoded,
+    survivors: Mapping[int, str],
+) -> State:
+    """Return what a training round changes: the algorithm's part, and the record of silos."""
+    algorithm = algorithm_of(plan)
+    met = seats_of(state)
+    seats = sorted({*met, *survivors})
+    members = int(released.meta[MEMBERS][0]) if MEMBERS in released.meta else len(seats) - len(met)
+    enrolled = enrolled_of(state) + members
+    if enrolled < 1:
+        raise RunStateError("every silo has left the run; nothing is to be averaged any more")
+    shares: tuple[tuple[str, float], ...] = ()
+    if plan.weighting is not Weighting.HIDDEN:
+        shares = tuple(
+            (survivors[s], _public_weight(plan, survivors[s])) for s in sorted(survivors)
+        )
+    sums = Sums(
+        segments=released.bulk,
+        weight=total_weight(plan, released, survivors),
+        survivors=len(survivors),
+        enrolled=enrolled,
+        number=number,
+        scalars=scalar_sums(algorithm.traits(number).scalars, released.meta),
+        shares=shares,
+    )
+    moved = algorithm.apply(state, sums)
+    before = dict(zip(met, state[LAST_ROUND].tolist(), strict=True))
+    last = [number if seat in survivors else before[seat] for seat in seats]
+    moved[SEATS] = np.array(seats, dtype=np.int64)
+    moved[LAST_ROUND] = np.array(last, dtype=np.int64)
+    moved[ENROLLED] = np.array(enrolled, dtype=np.int64)
+    moved[TRAINED] = np.array(trained_of(state) + 1, dtype=np.int64)
+    return moved
+
+
+def _refreshed(
+    released: Decoded, weight: float, number: int, survivors: Mapping[int, str]
+) -> State:
+    """Return c and the record of silos after a refresh; the model stays."""
+    seats = sorted(survivors)
+    return {
+        SERVER_VARIATE: released.bulk[VARIATE] / weight,
+        SEATS: np.array(seats, dtype=np.int64),
+        LAST_ROUND: np.full(len(seats), number, dtype=np.int64),
+        ENROLLED: np.array(len(seats), dtype=np.int64),
+    }
+
+
+def total_weight(plan: TrainingPlan, released: Decoded, survivors: Mapping[int, str]) -> float:
     """Return Σ ρ over the survivors, of the same sum as the updates (AGG-03)."""
-    total = float(len(survivors))
     if plan.weighting is Weighting.HIDDEN:
         total = int(released.meta[WEIGHT][0]) / plan.n_cap
-    elif plan.weighting is Weighting.DECLARED:
-        total = sum(declared_weight(plan, survivors[seat]) for seat in sorted(survivors))
+    else:
+        total = sum(_public_weight(plan, survivors[seat]) for seat in sorted(survivors))
     if not total > 0:
         raise WeightError(
             "the survivors' weights sum to zero, so there is no mean; the model is kept. Check "
             "that the silos have examples"
         )
     return total
+
+
+def _public_weight(plan: TrainingPlan, silo: str) -> float:
+    return declared_weight(plan, silo) if plan.weighting is Weighting.DECLARED else 1.0

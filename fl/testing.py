@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fl.errors import PlanError
+from fl.optimizers import optimizer_of, proximal_gradient
 from fl.plan import LocalPlan
 from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
 from fl.seeding import generator
@@ -59,8 +60,9 @@ class LeastSquaresTask:
         round_number: int,
         /,
     ) -> LocalResult:
-        """Take plain gradient steps, each with a fresh batch."""
-        weights = model[_WEIGHTS].astype(np.float64)
+        """Take the optimizer's steps, each with a fresh batch."""
+        start = model[_WEIGHTS].astype(np.float64)
+        weights, optimizer = start, optimizer_of(local)
         draws = generator(seed, "batches", round_number)
         for _ in range(local.local_steps):
             rows: slice | np.ndarray[tuple[int], np.dtype[np.int64]] = slice(None)
@@ -69,7 +71,8 @@ class LeastSquaresTask:
             step = self._gradient(weights, self.inputs[rows], self.targets[rows])
             if correction is not None:
                 step = step + correction
-            weights = weights - local.learning_rate * step
+            step = step + proximal_gradient(weights, start, local.proximal)
+            weights = weights - local.learning_rate * optimizer.direction(step)
         return LocalResult(model_after=weights, steps=local.local_steps)
 
     def gradient(self, model: NamedTensors, /) -> FloatVector:

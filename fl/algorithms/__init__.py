@@ -1,12 +1,20 @@
 """The algorithms by the names that a training plan gives them."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from fl.algorithms.base import UPDATE, Algorithm, Sums
-from fl.algorithms.fedavg import FedAvg
-from fl.algorithms.scaffold import SERVER_VARIATE, VARIATE_DELTA, Scaffold
-from fl.errors import PlanError
+from fl.algorithms.afl import Agnostic
+from fl.algorithms.base import UPDATE, Algorithm, LocalWork, Sums, Traits
+from fl.algorithms.fedavg import AggregationRule, FedAvg
+from fl.algorithms.fedbn import fedbn
+from fl.algorithms.fednova import FedNova
+from fl.algorithms.fedopt import ServerOptimizer, fedopt
+from fl.algorithms.fedprox import fedprox
+from fl.algorithms.fedsgd import FedSgd
+from fl.algorithms.qfedavg import QFedAvg
+from fl.algorithms.scaffold import SERVER_VARIATE, VARIATE_DELTA, Scaffold, server_variate
+from fl.optimizers import optimizer_of
+from fl.plugins import Group, find
 
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
@@ -17,28 +25,37 @@ __all__ = [
     "UPDATE",
     "VARIATE_DELTA",
     "Algorithm",
-    "FedAvg",
-    "Scaffold",
+    "LocalWork",
     "Sums",
+    "Traits",
     "algorithm_of",
+    "server_variate",
 ]
 
 ALGORITHMS: Final[Mapping[str, Callable[["TrainingPlan"], Algorithm]]] = {
+    "fedsgd": FedSgd.of,
     "fedavg": FedAvg.of,
+    "fedprox": fedprox,
     "scaffold": Scaffold.of,
+    "fednova": FedNova.of,
+    **dict.fromkeys((kind.value for kind in ServerOptimizer), fedopt),
+    "qfedavg": QFedAvg.of,
+    "afl": Agnostic.of,
+    "fedbn": fedbn,
 }
 
 
 def algorithm_of(plan: "TrainingPlan") -> Algorithm:
-    """Return the plan's algorithm.
+    """Return the plan's algorithm; another name is an aggregation rule's plugin.
 
     Raises:
         PlanError: an unknown name, or settings that the algorithm does not have.
     """
+    optimizer_of(plan.local)  # refuses a solver that is not installed here
     make = ALGORITHMS.get(plan.algorithm)
-    if make is None:
-        raise PlanError(
-            f"training plan: algorithm: expected one of {', '.join(ALGORITHMS)}, "
-            f"got {plan.algorithm!r}"
-        )
-    return make(plan)
+    if make is not None:
+        return make(plan)
+    factory = find(Group.AGGREGATION_RULE, plan.algorithm, ALGORITHMS, "algorithm")
+    # The factory's contract is the group's.
+    rule = cast("AggregationRule", factory(plan.algorithm_settings))
+    return FedAvg(plan=plan, rule=rule)

@@ -18,7 +18,7 @@ rounded when it is loaded. Every other dtype comes back as it went. Nothing here
 file format.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -97,6 +97,11 @@ def flat_gradient(module: nn.Module) -> FloatVector:
             for parameter in trainable(module).values()
         ]
     )
+
+
+def flattened(tensors: Iterable[torch.Tensor]) -> FloatVector:
+    """Tensors one after the other, shape (d,), float64, in main memory."""
+    return np.concatenate([_to_numpy(one).astype(np.float64).reshape(-1) for one in tensors])
 
 
 def pieces(module: nn.Module, flat: FloatVector) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:

@@ -1,9 +1,11 @@
 """Local training: K steps of gradient descent with the algorithm's correction, from seeded batches.
 
-A step is y −= η (g + (c − c_k)), with g the gradient of the mean loss of one batch (SCAFFOLD,
-Karimireddy et al. 2020, algorithm 1, line 10; FedAvg has no correction). K counts executed steps,
-neither passes over the data nor examples (SCA-04). torch's optimizers are not used: the step is one
-line, and building one imports torch's compiler, which costs more than a demo's training.
+A step is y −= η d, d the optimizer's direction (fl.optimizers) for g + (c − c_k) + μ (y − x),
+with g the gradient of the mean loss of one batch (SCAFFOLD, Karimireddy et al. 2020, algorithm 1,
+line 10; FedProx, Li et al. 2020; FedAvg has neither). K counts executed steps, neither passes over
+the data nor examples (SCA-04). Plain steps are taken in place; other optimizers see flat vectors.
+torch's own are not used: building one imports torch's compiler, which costs more than a demo's
+training.
 
 Everything random is fixed by (seed, round): the batches, and torch's own generator for dropout,
 which is put back afterwards. So a silo that trains a round again after a crash gets the same
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fl.errors import DataError
+from fl.optimizers import LocalOptimizer, Sgd, optimizer_of
 from fl.plan import LocalPlan
 from fl.ports import FloatVector, LocalResult, Metrics
 from fl.seeding import derive_seed, generator
@@ -113,7 +116,8 @@ def train(
         module: its trainable parameters are changed in place; buffers as training mode does.
         loss: the mean over a batch, 0-d.
         examples: one or more.
-        local: steps K, batch size (0, or more than there are examples: all) and learning rate η.
+        local: steps K, batch size (0, or more than there are examples: all), learning rate η,
+            optimizer and proximal μ.
         correction: shape (d,), float64, c − c_k in the layout's order; None means zero.
         seed: this silo's seed of the run.
         round_number: with `seed` fixes every random choice.
@@ -123,20 +127,18 @@ def train(
         NonFiniteUpdateError: training ended in NaN or infinity; names the parameters.
         DataError: the loss is no 0-d tensor.
     """
-    parameters = bridge.trainable(module).values()
+    parameters = list(bridge.trainable(module).values())
     corrections = [] if correction is None else list(bridge.pieces(module, correction))
     batches = _batches(len(examples), local.batch_size, seed, round_number)
+    anchors = [p.detach().clone() for p in parameters] if local.proximal else []
+    optimizer = optimizer_of(local)
     steps = 0
     module.train()
     with _own_randomness(seed, round_number):
         while steps < local.local_steps:
             _backward(module, loss, examples, next(batches))
             with torch.no_grad():
-                for parameter in parameters:
-                    if parameter.grad is not None:
-                        parameter.add_(parameter.grad, alpha=-local.learning_rate)
-                for parameter, piece in corrections:
-                    parameter.add_(piece, alpha=-local.learning_rate)
+                _step(module, local, optimizer, corrections, anchors)
             steps += 1
     after = bridge.export_model(module)
     return LocalResult(model_after=bridge.layout(module).flatten(after), steps=steps)
@@ -185,6 +187,34 @@ def evaluate(
             loss_sum += float(loss(outputs, targets)) * len(rows)
             right += 0 if correct is None else int(correct(outputs, targets))
     return Metrics(loss_sum=loss_sum, correct=right, examples=len(examples))
+
+
+def _step(
+    module: nn.Module,
+    local: LocalPlan,
+    optimizer: LocalOptimizer,
+    corrections: list[tuple[nn.Parameter, torch.Tensor]],
+    anchors: list[torch.Tensor],
+) -> None:
+    """Move the parameters once; `anchors` are x where there is a proximal term."""
+    parameters = bridge.trainable(module).values()
+    pulls = [p - x for p, x in zip(parameters, anchors, strict=True)] if anchors else []
+    if not isinstance(optimizer, Sgd):
+        flat = bridge.flat_gradient(module)
+        for extra in ([piece for _, piece in corrections], [local.proximal * p for p in pulls]):
+            if extra:
+                flat += bridge.flattened(extra)
+        direction = optimizer.direction(flat)
+        for parameter, piece in bridge.pieces(module, direction):
+            parameter.add_(piece, alpha=-local.learning_rate)
+        return
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.add_(parameter.grad, alpha=-local.learning_rate)
+    for parameter, piece in corrections:
+        parameter.add_(piece, alpha=-local.learning_rate)
+    for parameter, pull in zip(parameters, pulls, strict=False):
+        parameter.add_(pull, alpha=-local.learning_rate * local.proximal)
 
 
 def _backward(module: nn.Module, loss: LossFunction, examples: Examples, rows: Rows) -> None:

@@ -122,11 +122,14 @@ class TabularTask:
     def evaluate(self, model: NamedTensors, /) -> Metrics:
         """Return the summed loss and the correct predictions over all rows at `model`."""
         inputs = self._encoded()
-        chosen = predict(self._model, model, inputs).argmax(axis=1)
+        probabilities = predict(self._model, model, inputs)
+        is_binary = probabilities.shape[1] == 2
         return Metrics(
             loss_sum=float(losses(self._model, model, inputs, self._labels).sum()),
-            correct=int((chosen == self._labels).sum()),
+            correct=int((probabilities.argmax(axis=1) == self._labels).sum()),
             examples=self.n_examples,
+            labels=self._labels if is_binary else None,
+            scores=probabilities[:, 1] if is_binary else None,
         )
 
     def _encoded(self) -> FloatVector:

@@ -55,11 +55,11 @@ def encoded(spec: VectorSpec, update: Any, clip_range: float = 8.0) -> Any:
     [
         ({}, 1, "update usage_update examples correct loss_sum"),
         ({"metrics": False}, 1, "update usage_update"),
-        ({"metrics": False, "algorithm": "scaffold"}, 1, "update usage_update"),
+        ({"metrics": False, "algorithm": "scaffold"}, 1, "update usage_update members"),
         (
             {"metrics": False, "algorithm": "scaffold", "algorithm_settings": {"option": "I"}},
             1,
-            "update variate_delta usage_update usage_variate_delta",
+            "update variate_delta usage_update usage_variate_delta members",
         ),
         ({"metrics": False, "weighting": "hidden", "n_cap": 9}, 1, "update usage_update weight"),
         ({"standardize": True}, 1, "moments_count moments_hi moments_lo"),

@@ -137,7 +137,9 @@ def test_values_out_of_range_are_named(changes: dict[str, Any], word: str) -> No
         {"learning_rate": 0},
         {"learning_rate": float("inf")},
         {"learning_rate": True},
-        {"optimizer": "adam"},
+        {"optimizer": ""},
+        {"optimizer_settings": 3},
+        {"proximal": -1},
     ],
 )
 def test_local_values_out_of_range(changes: dict[str, Any]) -> None:
@@ -155,7 +157,7 @@ def test_numbers_of_rounds() -> None:
         RoundKind.TRAINING,
     ]
     assert [plan.value_bits_of(n) for n in (2, 3, 4)] == [24, 16, 16]
-    assert plan.last_round == 4
-    for number in (0, 5):
+    assert (plan.last_round, plan.highest_round) == (4, 20)
+    for number in (0, 21):
         with pytest.raises(PlanError, match="round number"):
             plan.kind_of(number)

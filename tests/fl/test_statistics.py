@@ -5,7 +5,7 @@ import pytest
 
 from fl.errors import DataError, SpecMismatchError
 from fl.ports import FeatureMoments, FloatVector
-from fl.statistics import COUNTS, HIGH, LOW, moment_values, standardization, statistics_segments
+from fl.statistics import COUNTS, moment_values, standardization, statistics_segments
 
 
 def moments(rows: FloatVector) -> FeatureMoments:
@@ -61,11 +61,11 @@ def test_values_lie_within_their_segments() -> None:
     for segment in statistics_segments(1, 10):
         assert values[segment.name].shape == (segment.length,)
         assert abs(values[segment.name]).max() <= segment.bound
-    assert (values[LOW] >= 0).all()
+    assert (values["moments_lo"] >= 0).all()
 
 
 def test_contradicting_lengths_are_refused() -> None:
     """Two moments for each count."""
-    values = {COUNTS: np.array([1]), HIGH: np.zeros(4, int), LOW: np.zeros(4, int)}
+    values = {COUNTS: np.array([1]), "moments_hi": np.zeros(4, int), "moments_lo": np.zeros(4, int)}
     with pytest.raises(SpecMismatchError):
         standardization(values)

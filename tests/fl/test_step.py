@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl.errors import NonFiniteUpdateError, SpecMismatchError, WeightError
+from fl.errors import NonFiniteUpdateError, WeightError
 from fl.pipeline import Decoded
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.state import LAST_ROUND, encode_state, model_of, ranges_of
+from fl.state import LAST_ROUND, SEATS, encode_state, enrolled_of, model_of, ranges_of
 from fl.step import initial_state, next_state
 
 NAMES = {1: "a", 2: "b", 3: "c"}
@@ -103,11 +103,13 @@ def test_overflow_of_a_narrow_dtype_is_refused() -> None:
         next_state(one, start(one), 1, released([1e300, 0.0]), NAMES)
 
 
-def test_a_survivor_that_is_not_enrolled_is_refused() -> None:
-    """N and |S| would contradict each other."""
+def test_a_new_survivor_joins() -> None:
+    """The record of seats grows with it."""
     one = plan()
-    with pytest.raises(SpecMismatchError, match="9"):
-        next_state(one, start(one), 1, released([0, 0]), {1: "a", 9: "z"})
+    moved = next_state(one, start(one), 1, released([0, 0]), {1: "a", 9: "z"})
+    assert moved[SEATS].tolist() == [1, 2, 3, 9]
+    assert moved[LAST_ROUND].tolist() == [1, 0, 0, 1]
+    assert enrolled_of(moved) == 4
 
 
 def test_statistics_move_nothing_but_the_preprocessing() -> None:

@@ -53,7 +53,10 @@ class Case:
         """One silo's contribution."""
         weight = silo_weight(self.plan, f"silo-{seat}", self.counts[seat])
         parts = {name: weight * values for name, values in self.updates[seat].items()}
-        meta = {"weight": np.array([min(self.counts[seat], self.plan.n_cap)])}
+        meta = {
+            "weight": np.array([min(self.counts[seat], self.plan.n_cap)]),
+            "members": np.array([0]),
+        }
         return encode_contribution(
             Decoded(bulk=parts, meta=with_usage(parts, meta, self.ranges)),
             spec=self.spec,
