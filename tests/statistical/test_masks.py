@@ -2,8 +2,8 @@
 
 One battery of tests is run on real masks, of every suite's generator, and on masks that are
 broken on purpose. Seeds are fixed. Each p-value of a sound sample is below ALPHA = 10^-4 with
-probability at most 10^-4, so that a new seed would fail one of the ten tests by chance once in a
-thousand times. A broken sample has to fail a named test with p < 10^-9.
+probability at most 10^-4, so that a new seed would fail one of the eight tests by chance less than
+once in a thousand times. A broken sample has to fail a named test with p < 10^-9.
 """
 
 import hashlib
