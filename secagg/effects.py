@@ -41,6 +41,7 @@ class Aggregate:
         cohort: U1, the silos that advertised keys.
         parameters: of the attempt.
         state_hash: digest of the state it was computed on.
+        public_coins: the attempt's, as `transcript.public_coins` gives them.
     """
 
     values: Mapping[str, IntVector]
@@ -48,6 +49,7 @@ class Aggregate:
     cohort: tuple[int, ...]
     parameters: RoundParameters
     state_hash: bytes
+    public_coins: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from secagg.keys import verify
 from secagg.messages import SUM, Endorsement, Result, survivors_hash, survivors_signed_bytes
 from secagg.ports import VectorStore
 from secagg.roster import Roster
-from secagg.transcript import transcript_digest
+from secagg.transcript import public_coins, transcript_digest
 from secagg.vectors import TagContext, check_sum, read_sum
 
 
@@ -100,4 +100,5 @@ def check_result(
         cohort=submission.u1,
         parameters=parameters,
         state_hash=submission.model_hash,
+        public_coins=public_coins(submission.binding),
     )

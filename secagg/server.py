@@ -39,7 +39,7 @@ from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.roster import Roster
-from secagg.transcript import transcript_digest
+from secagg.transcript import public_coins, transcript_digest
 from secagg.unmasking import residual_masks
 from secagg.vectors import check_ranges, sum_and_unmask
 
@@ -255,6 +255,7 @@ class ServerRound:
             cohort=self._intake.u1,
             parameters=self.parameters,
             state_hash=self._state_notice.model_hash,
+            public_coins=public_coins(self._intake.binding),
         )
         return [
             Broadcast(seats=self._intake.u2, message=result),

@@ -49,7 +49,7 @@ from secagg.rng import Rng
 from secagg.roster import Roster
 from secagg.sealing import SharePayload
 from secagg.secretbytes import Secret
-from secagg.transcript import binding_digest, setup_digest
+from secagg.transcript import binding_digest, public_coins, setup_digest
 from secagg.vectors import TagContext, mask_vector
 from secagg.verification import verification_key
 
@@ -363,6 +363,17 @@ class SiloRound:
         self._held[item.dealer] = opened.payload
         if opened.pair is not None:
             self._pairs[item.dealer] = opened.pair
+
+    @property
+    def public_coins(self) -> bytes:
+        """32 bytes that all parties of the attempt share, for accuracy only; once training is due.
+
+        Raises:
+            LocalProtocolError: the state has not been accepted yet.
+        """
+        if not self._binding:
+            raise LocalProtocolError("public coins follow from the accepted state")
+        return public_coins(self._binding)
 
     @property
     def _dealing(self) -> Dealing:

@@ -32,6 +32,15 @@ def binding_digest(setup: bytes, model: bytes, share_roots: Mapping[int, bytes])
     return canonical.digest("binding", setup, model, canonical.digest("u2", *fields))
 
 
+def public_coins(binding: bytes) -> bytes:
+    """H("SA1/public-coins", binding): 32 bytes that all parties of an attempt share.
+
+    No party chose them alone, but a server can try out cohorts: for accuracy only, never where
+    privacy or soundness needs a random choice (SA1 spec 4).
+    """
+    return canonical.digest("public-coins", binding)
+
+
 def transcript_digest(result: Result) -> bytes:
     """Digest over the finished attempt: binding, survivors, their certificate and the sum."""
     return canonical.digest(
