@@ -90,7 +90,7 @@ class Account:
         if set(body) != names:
             raise PlanError("expected exactly the fields of BUDGET_SET")
         order, kind = body["order"], body["filter"]
-        if kind not in set(FilterKind) or not (order is None or type(order) is int):
+        if kind not in list(FilterKind) or not (order is None or type(order) is int):
             raise PlanError("filter: expected gdp, or rdp with an order")
         rule = Filter(
             kind=FilterKind(kind), delta=parse_decimal(body["delta"], "delta"), order=order
@@ -100,7 +100,7 @@ class Account:
             for name in _LIMITS
         }
         unit, adjacency = body["unit"], body["adjacency"]
-        if unit not in set(Unit) or adjacency not in set(Adjacency):
+        if unit not in list(Unit) or adjacency not in list(Adjacency):
             raise PlanError("expected a unit and an adjacency")
         return cls(
             data_set=_read_name(body["data_set"]),

@@ -18,7 +18,7 @@ PRECISION: Final = 1e-4
 
 _MIN_Z: Final = 0.05
 # Beyond it RDP's conversion, not the noise, decides; and the series takes seconds to converge.
-_MAX_Z: Final = 2.0**12
+_MAX_Z: Final = 2.0**10
 _MAX_STEPS: Final = 10**9
 
 
@@ -44,7 +44,7 @@ def calibrate_z(
 
     Raises:
         PlanError: an argument is out of range.
-        CalibrationError: no z in 0.05 .. 4096 reaches the target by RDP, or all do.
+        CalibrationError: no z in 0.05 .. 1024 reaches the target by RDP, or all do.
     """
     if not 0.0 < eps < math.inf:
         raise PlanError(f"epsilon: expected a finite number above 0, got {eps!r}")

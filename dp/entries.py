@@ -135,7 +135,7 @@ class Entry:
         data = parse_canonical(line)
         if not isinstance(data, dict) or set(data) != _FIELDS:
             raise PlanError("expected exactly the fields of a ledger entry")
-        if data["kind"] not in set(Kind):
+        if data["kind"] not in list(Kind):
             raise PlanError("kind: expected a kind of ledger entry")
         claimed = data.pop("entry_hash")
         sigs = _read_signatures(data.pop("sigs"))

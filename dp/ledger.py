@@ -366,7 +366,7 @@ def _read_next(line: bytes, before: Entry | None) -> Entry:
 
 def _genesis(entry: Entry) -> tuple[LedgerKind, str]:
     kind, writer = entry.body.get("ledger"), entry.body.get("writer")
-    if kind not in set(LedgerKind) or not isinstance(writer, str):
+    if kind not in list(LedgerKind) or not isinstance(writer, str):
         raise LedgerIntegrityError(0, "GENESIS names no kind of ledger or no writer")
     return LedgerKind(kind), writer
 
