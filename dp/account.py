@@ -5,7 +5,6 @@ same data would be spent twice. A plan in another relation is converted where a 
 refused otherwise (privacy.md 7.2).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final, Self
@@ -13,12 +12,14 @@ from typing import Final, Self
 from dp.canonical import Json, decimal, parse_decimal
 from dp.errors import PlanError
 from dp.events import (
+    MAX_COUNT,
     Event,
     GaussianEvent,
     NonPrivateEvent,
 )
 from dp.filters import Filter, FilterKind
 from dp.plan import Adjacency, PrivacyPlan, Unit, round_event
+from dp.terms import require_count, require_positive
 from dp.trust import local_event
 
 _LIMITS: Final = ("epsilon", "local_epsilon", "run_epsilon", "year_epsilon")
@@ -58,12 +59,9 @@ class Account:
             raise PlanError("data_set: expected a name")
         for name in _LIMITS:
             value = getattr(self, name)
-            if name != "epsilon" and value is None:
-                continue
-            if not 0.0 < value < math.inf:
-                raise PlanError(f"{name}: expected a finite number above 0, got {value!r}")
-        if type(self.records_per_unit) is not int or self.records_per_unit < 1:
-            raise PlanError("records_per_unit: expected a whole number from 1")
+            if name == "epsilon" or value is not None:
+                require_positive(name, value)
+        require_count("records_per_unit", self.records_per_unit, 1, MAX_COUNT)
 
     def to_body(self) -> dict[str, Json]:
         """The body of BUDGET_SET."""

@@ -118,7 +118,7 @@ class Proof:
 class ProofChecker(Protocol):
     """Knows the protocol's statements, which this package does not."""
 
-    def __call__(self, charge: Charge, proof: Proof) -> bool:
+    def __call__(self, charge: Charge, proof: Proof, /) -> bool:
         """Whether the statements are genuine and about this charge's attempt."""
         ...
 
