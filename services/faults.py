@@ -24,7 +24,6 @@ POINTS: Final = frozenset(
         "silo.before-share",
         "silo.before-training",
         "silo.before-upload",
-        "silo.during-upload",
         "silo.after-upload",
         "silo.before-unmask",
         "silo.before-settle",

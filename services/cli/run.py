@@ -5,7 +5,7 @@ import json
 from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -19,6 +19,9 @@ from services.cli.options import (
     install_here,
     show,
 )
+
+if TYPE_CHECKING:
+    from secagg.ids import RunId
 
 app = typer.Typer(
     no_args_is_help=True, help="Start and follow runs, with an operator's certificate."
@@ -142,11 +145,9 @@ def fetch(
     typer.echo(f"{output}: {len(data)} bytes")
 
 
-async def _start(config: Path, operator: Path, run: "object") -> str:
-    from secagg.ids import RunId
+async def _start(config: Path, operator: Path, run: "RunId") -> str:
     from services.cli.operator import run_client, start_run
 
-    assert isinstance(run, RunId)  # made above; named as object so that --help imports no numpy
     async with run_client(operator) as client:
         return (await start_run(client, config, run)).state.value
 
