@@ -108,6 +108,7 @@ def _read_seats(data: bytes) -> tuple[int, ...]:
 U16: Final = Codec(canonical.u16, canonical.read_u16)
 U32: Final = Codec(canonical.u32, canonical.read_u32)
 U64: Final = Codec(canonical.u64, canonical.read_u64)
+I64: Final = Codec(canonical.i64, canonical.read_i64)
 TEXT: Final = Codec(canonical.text, _read_text)
 DIGEST: Final = fixed(32, "a digest")
 KEY: Final = fixed(32, "a public key")

@@ -174,8 +174,7 @@ class SiloHistory:
         dead = []
         for attempt in self.open_submissions(run):
             submission = self._traces[attempt].submission
-            if submission is None:
-                continue
+            assert submission is not None  # it is open
             members = spoken.get(attempt, set()) & set(submission.u1)
             # Proven for the complete graph only: elsewhere no attempt is provably dead.
             provable = submission.parameters.mode == MODE_MALICIOUS
@@ -207,6 +206,15 @@ class SiloHistory:
                 raise ReplayError(
                     f"this silo submitted in {attempt} and holds no abandon certificate for it"
                 )
+
+    def certified(self) -> list[frozenset[int]]:
+        """The participation ledger: certified survivors of the sums so far, in order.
+
+        They are on disk before this silo's shares leave, for a server can withhold its result
+        (SA1 spec 2.4).
+        """
+        survivors = [trace.survivors for trace in self._traces.values()]
+        return [frozenset(seats) for seats in survivors if seats is not None]
 
     def prior(self, kind: str, model: bytes, run: RunId) -> tuple[tuple[int, ...] | None, ...]:
         """The survivors of every earlier submission that a new one would repeat (2.5 v).

@@ -14,7 +14,9 @@ from secagg import canonical
 from secagg.codec import (
     DIGEST,
     FEDERATION,
+    I64,
     RUN,
+    SEATS,
     TEXT,
     U16,
     U32,
@@ -255,6 +257,30 @@ class VectorSpec(Record):
         return sum(chunk.nbytes for chunk in self.chunks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoefficientVector(Record):
+    """With which public weight each silo enters one of the released sums.
+
+    Attributes:
+        name: as in `RoundParameters.coefficients`.
+        seats: sorted.
+        weights: one for each seat, in any unit: a common factor changes nothing.
+    """
+
+    LABEL: ClassVar[str] = "coefficient-vector"
+
+    name: Annotated[str, TEXT]
+    seats: Annotated[tuple[int, ...], SEATS]
+    weights: Annotated[tuple[int, ...], listed(I64)]
+
+    def __post_init__(self) -> None:
+        if len(self.seats) != len(self.weights) or list(self.seats) != sorted(set(self.seats)):
+            raise ParameterError(
+                f"coefficient vector {self.name!r}: expected one weight for each of its sorted, "
+                f"distinct seats, got {len(self.weights)} for {len(self.seats)}"
+            )
+
+
 def threshold(silos: int, colluding: int) -> int:
     """t: the smallest integer with 2t > n + n_c (SA1 spec 2.2, malicious server)."""
     return (silos + colluding) // 2 + 1
@@ -292,7 +318,9 @@ class RoundParameters(Record):
         spec: the data segments; the tag segment is the protocol's and not listed.
         dp: canonical bytes of the privacy plan, empty without one.
         training_plan: digest of the training plan.
-        coefficients: names of the public coefficient vectors whose sums are released.
+        coefficients: names of the coefficient vectors whose sums are released.
+        public_coefficients: the vectors themselves, all or none; without them there may be one.
+        redundancy: silos that recompute each chunk of the sum (SA1 spec 5.2); 0 asks none to.
     """
 
     LABEL: ClassVar[str] = "parameters"
@@ -316,6 +344,10 @@ class RoundParameters(Record):
     dp: Annotated[bytes, blob(MAX_PRIVACY_PLAN_BYTES, "a privacy plan")] = b""
     training_plan: Annotated[bytes, DIGEST]
     coefficients: Annotated[tuple[str, ...], listed(TEXT, 64)] = COMMON_COEFFICIENTS
+    public_coefficients: Annotated[
+        tuple[CoefficientVector, ...], listed(nested(CoefficientVector), 64)
+    ] = ()
+    redundancy: Annotated[int, U16] = 0
 
     def __post_init__(self) -> None:
         for name in ("roster_digest", "training_plan"):
@@ -339,6 +371,22 @@ class RoundParameters(Record):
             raise ParameterError("the tag segment is added by the protocol; leave it out of spec")
         for segment in self.spec.segments:
             segment.check_sum_fits(self.n_max)
+        names = tuple(vector.name for vector in self.public_coefficients)
+        if names not in {(), self.coefficients}:
+            raise ParameterError(
+                f"expected the public coefficient vectors {', '.join(self.coefficients)}, got "
+                f"{', '.join(names)}"
+            )
+        self._check_redundancy()
+
+    def _check_redundancy(self) -> None:
+        """Silos that recompute see what the coordinator sees, so each of them colludes with it."""
+        if self.redundancy and (self.mode != MODE_MALICIOUS or self.n_c < 1):
+            raise ParameterError(
+                f"recomputing shows each silo the coordinator's view of what it recomputes: that "
+                f"needs mode {MODE_MALICIOUS!r} and n_c of at least 1, got {self.mode!r} and "
+                f"{self.n_c}"
+            )
 
     @property
     def cipher_suite(self) -> Suite:

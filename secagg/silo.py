@@ -141,24 +141,23 @@ class SiloRound:
             LocalProtocolError: the round is over.
         """
         with self._deadly():
-            if isinstance(message, messages.AbandonRequest):
-                return self._on_abandon_request(message)
-            if isinstance(message, messages.RoundFailed):
-                return self._on_failed(message)
-            self._watch_coordinator(message)
-            if self.phase in {Phase.CLOSED, Phase.ABORTED}:
-                raise LocalProtocolError(
-                    f"this round is {self.phase}; a new attempt needs a new one"
-                )
-            require_heard(SILO_HEARS, self.phase, message)
+            if not isinstance(message, messages.AbandonRequest | messages.RoundFailed):
+                self._require_awaited(message)
             return self._dispatch(message)
+
+    def _require_awaited(self, message: messages.ServerMessage) -> None:
+        self._watch_coordinator(message)
+        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+            raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
+        require_heard(SILO_HEARS, self.phase, message)
 
     def _watch_coordinator(self, message: messages.ServerMessage) -> None:
         """Keep evidence if the coordinator signed two openings, states or results."""
         if not isinstance(message, messages.RoundOpen | messages.StateNotice | messages.Result):
             return
         first = self._announced.setdefault(message.LABEL, message)
-        if first == message or self._parameters is None:
+        is_known = any(first.encode() in case.statements for case in self.evidence)
+        if first == message or is_known or self._parameters is None:
             return
         case = two_statements(EvidenceKind.EQUIVOCATION, 0, self._parameters, first, message)
         try:
@@ -213,8 +212,10 @@ class SiloRound:
                 return self._on_certificate(message)
             case messages.Result():
                 return self._on_result(message)
-            case messages.AbandonRequest() | messages.RoundFailed():
-                raise LocalProtocolError("handled before the phase is looked at")
+            case messages.AbandonRequest():
+                return self._on_abandon_request(message)
+            case messages.RoundFailed():
+                return self._on_failed(message)
             case _:
                 assert_never(message)
 
@@ -291,6 +292,7 @@ class SiloRound:
                 )
             public_keys |= item.public_keys
         self._require_organizations(u1, RosterError)
+        self._policy.check_cohort(parameters, u1)
         self._advertises = advertises
         self._setup = setup_digest(ctx, advertises)
         self._graph = self._neighborhoods(u1)
@@ -408,6 +410,7 @@ class SiloRound:
             raise ModelMismatchError(
                 "the state is not the one that follows from the last round's result"
             )
+        self._policy.check_state(found, is_successor=self.required_state is not None)
         self._model_hash = message.model_hash
         self._binding = binding_digest(self._setup, message.model_hash, self._share_roots)
         if self._only_helps:
@@ -539,6 +542,7 @@ class SiloRound:
         lengths = tuple(segment.length for segment in self.parameters.wire_spec.segments)
         for entry in message.entries:
             self._check_entry(entry, seats, lengths)
+        self._policy.check_ledger(self._history.certified(), frozenset(seats), self.seat)
         digest = messages.survivors_hash(message.entries)
         unsigned = messages.Survivors(binding=self._binding, seat=self.seat, survivors=digest)
         survivors = messages.signed(unsigned, self._identity)

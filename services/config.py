@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from secagg.errors import ParameterError
-from secagg.policy import SiloPolicy
+from secagg.policy import MAX_LEDGER_WINDOW, SiloPolicy
 from services.errors import ConfigError
 
 _MAX_BYTES: Final = 1024 * 1024
@@ -124,22 +124,38 @@ class Data(_Settings):
     file: FilePath
 
 
+Digests = Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+
+
 class Policy(_Settings):
     """What this silo insists on, whatever a coordinator asks; it can only tighten.
+
+    The keys are those of `secagg.policy.SiloPolicy`, which says what each is for.
 
     Attributes:
         n_c: colluding seats to be safe against; unset means a third of the roster.
         training_plans: digests of the only training plans to take part in, 64 hexadecimal digits
             each; unset means any plan whose task this silo serves.
+        privacy_plans, first_states: likewise, of privacy plans and of states to start from.
     """
 
     n_c: Annotated[int, Field(ge=0)] | None = None
     h_min: Annotated[int, Field(ge=2)] = 2
+    h_dp: Annotated[int, Field(ge=0)] = 0
     n_min: Annotated[int, Field(ge=2)] = 3
     n_orgs: Annotated[int, Field(ge=1)] = 3
     suites: Many[int] = (1,)
-    training_plans: Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = None
+    modes: Many[Literal["malicious", "semi-honest"]] = ("malicious",)
+    min_value_bits: Annotated[int, Field(ge=4, le=48)] = 4
+    max_value_bits: Annotated[int, Field(ge=4, le=48)] = 32
+    max_ring_bits: Annotated[int, Field(ge=5, le=48)] = 48
+    training_plans: Digests | None = None
+    privacy_plans: Digests | None = None
+    first_states: Digests | None = None
     max_state_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024**3 - 1024
+    public_coefficients: bool = False
+    ledger_window: Annotated[int, Field(ge=0, le=MAX_LEDGER_WINDOW)] = 0
+    ledger_min_change: Annotated[int, Field(ge=0)] = 0
 
     def silo_policy(self) -> SiloPolicy:
         """Return the policy in the protocol's own terms.
@@ -147,19 +163,32 @@ class Policy(_Settings):
         Raises:
             ConfigError: the protocol knows a rule that these settings break.
         """
-        plans = self.training_plans
         try:
             return SiloPolicy(
                 n_c=self.n_c,
                 h_min=self.h_min,
+                h_dp=self.h_dp,
                 n_min=self.n_min,
                 n_orgs=self.n_orgs,
                 suites=frozenset(self.suites),
-                training_plans=None if plans is None else frozenset(map(bytes.fromhex, plans)),
+                modes=frozenset(self.modes),
+                min_value_bits=self.min_value_bits,
+                max_value_bits=self.max_value_bits,
+                max_ring_bits=self.max_ring_bits,
+                training_plans=_digests(self.training_plans),
+                privacy_plans=_digests(self.privacy_plans),
+                first_states=_digests(self.first_states),
                 max_state_bytes=self.max_state_bytes,
+                public_coefficients=self.public_coefficients,
+                ledger_window=self.ledger_window,
+                ledger_min_change=self.ledger_min_change,
             )
         except ParameterError as error:
             raise ConfigError(f"[policy]: {error}", keys=("policy",)) from error
+
+
+def _digests(pinned: tuple[str, ...] | None) -> frozenset[bytes] | None:
+    return None if pinned is None else frozenset(map(bytes.fromhex, pinned))
 
 
 class SiloConfig(_Settings):

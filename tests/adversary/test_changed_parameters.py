@@ -15,7 +15,7 @@ from secagg.errors import (
 )
 from secagg.ids import FederationId, RunId
 from secagg.messages import RoundOpen, plan_hash
-from secagg.parameters import RoundParameters, VectorSpec, bulk, meta
+from secagg.parameters import CoefficientVector, RoundParameters, VectorSpec, bulk, meta
 from secagg.policy import SiloPolicy
 from secagg.testing import PLAN
 from tests.adversary.stage import LENGTH, Stage
@@ -49,6 +49,10 @@ OTHER: dict[str, Any] = {
     "dp": b"a privacy plan",
     "training_plan": bytes(32),
     "coefficients": ("common", "another"),
+    "public_coefficients": (
+        CoefficientVector(name="common", seats=(1, 2, 3, 4), weights=(1, 1, 1, 2)),
+    ),
+    "redundancy": 2,
 }
 # These two go together (a mode has its graph).
 TOGETHER = {"mode": {"graph": "regular/30"}, "graph": {"mode": "semi-honest"}}
@@ -107,6 +111,8 @@ class _Careless(SiloPolicy):
         ("roster_digest", OTHER["roster_digest"]),
         ("coefficients", OTHER["coefficients"]),
         ("coefficients", ()),
+        ("public_coefficients", OTHER["public_coefficients"]),
+        ("redundancy", OTHER["redundancy"]),
     ],
 )
 def test_less_than_the_policy_allows(name: str, value: Any) -> None:
@@ -135,6 +141,9 @@ def test_less_than_the_policy_allows(name: str, value: Any) -> None:
         (SiloPolicy(training_plans=frozenset({bytes(32)})), "training_plans"),
         (SiloPolicy(suites=frozenset({4})), "suites"),
         (SiloPolicy(modes=frozenset({"semi-honest"})), "modes"),
+        (SiloPolicy(h_dp=1), "h_dp"),
+        (SiloPolicy(max_ring_bits=18), "max_ring_bits of segment update"),
+        (SiloPolicy(privacy_plans=frozenset({bytes(32)})), "privacy_plans"),
     ],
 )
 def test_a_silo_that_is_stricter_than_the_coordinator(policy: SiloPolicy, rule: str) -> None:

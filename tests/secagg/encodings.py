@@ -21,7 +21,7 @@ from secagg.errors import (
 )
 from secagg.ids import RunId
 from secagg.journal import JournalRecord, SiloHistory
-from secagg.parameters import VectorSpec, bulk, meta
+from secagg.parameters import CoefficientVector, VectorSpec, bulk, meta
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.ring import pack, to_ring, unpack
@@ -37,7 +37,11 @@ RUN: Final = RunId(b"a run to be read")
 
 def record_types() -> dict[str, type[Record]]:
     """Every record that has an encoding, by its label; the newest class of each name."""
-    return {kind.LABEL: kind for kind in _subclasses(Record) if hasattr(kind, "LABEL")}
+    return {
+        kind.LABEL: kind
+        for kind in _subclasses(Record)
+        if hasattr(kind, "LABEL") and kind.__module__.startswith("secagg.")
+    }
 
 
 def _subclasses(kind: type[Record]) -> Iterator[type[Record]]:
@@ -124,6 +128,11 @@ def _others() -> Iterator[Record]:
     spec = VectorSpec(segments=(meta("weight", 1, bound=9),))
     parameters = make_parameters(federation.roster, spec, run=RUN)
     yield signed_abandon
+    names = ("common", "scaled")
+    vectors = tuple(
+        CoefficientVector(name=name, seats=(1, 2, 3), weights=(1, -2, 3)) for name in names
+    )
+    yield make_parameters(federation.roster, spec, coefficients=names, public_coefficients=vectors)
     yield messages.RoundOpen(
         parameters=parameters, plan=b"a plan", abandons=(signed_abandon,), signature=bytes(64)
     )

@@ -10,6 +10,7 @@ from secagg import messages
 from secagg.codec import Record
 from secagg.evidence import EvidenceKind, ShareRoot, two_statements
 from secagg.messages import AbandonRequest
+from secagg.parameters import CoefficientVector
 from secagg.policy import SiloPolicy
 from secagg.roster import Officer, OfficerRole, SignedRoster
 from tests.adversary.stage import Stage, agreement_key
@@ -65,6 +66,7 @@ def _rounds() -> Iterator[Record]:
     refusal = messages.Refusal(ctx=where.ctx(), seat=1, code="A1_POLICY_REFUSED", reason="no")
     yield messages.signed(complaint, identity)
     yield messages.signed(refusal, identity)
+    yield CoefficientVector(name="common", seats=(1, 2), weights=(3, -1))
     yield messages.DistantRoot(dealer=3, root=bytes(32))
     first = stage.last(1, messages.Survivors)
     case = two_statements(EvidenceKind.CONTRADICTION, 1, where, first, first)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from secagg.errors import OversizeError, ParameterError
 from secagg.ids import FederationId, RoundId, RunId
 from secagg.parameters import (
+    CoefficientVector,
     MAX_SEGMENTS,
     Chunk,
     RoundParameters,
@@ -228,6 +229,8 @@ def test_every_term_of_the_floor_counts() -> None:
         ({"n_max": 10_001}, "n_max must be in"),
         ({"n_max": 9}, "ring"),
         ({"spec": SPEC.with_tags()}, "added by the protocol"),
+        ({"redundancy": 1, "n_c": 0}, "n_c of at least 1"),
+        ({"redundancy": 1, "mode": "semi-honest", "graph": "regular/30"}, "'malicious'"),
     ],
 )
 def test_what_parameters_must_be(changes: dict[str, Any], match: str) -> None:
@@ -256,6 +259,8 @@ OTHER: dict[str, Any] = {
     "dp": b"plan",
     "training_plan": bytes(32),
     "coefficients": (),
+    "public_coefficients": (CoefficientVector(name="common", seats=(1, 2), weights=(1, -2)),),
+    "redundancy": 2,
 }
 TOGETHER = {"mode": {"graph": "regular/30"}, "graph": {"mode": "semi-honest"}}
 

@@ -1,10 +1,12 @@
 """Settings files: what is accepted, and that every mistake is named with its key."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from secagg.errors import ParameterError
+from secagg.policy import SiloPolicy
 from services.config import (
     CoordinatorConfig,
     OperatorConfig,
@@ -141,6 +143,43 @@ def test_the_policy_reaches_the_protocol() -> None:
     )
     with pytest.raises(ConfigError, match=r"policy.training_plans\[0\]"):
         parse_silo(SILO + '[policy]\ntraining_plans = ["abc"]\n')
+
+
+def test_every_rule_of_the_protocols_policy_has_its_key() -> None:
+    """The same names and the same defaults, but for what silos' drivers do not offer yet."""
+    rules = {item.name for item in fields(SiloPolicy)} - {"max_redundancy", "own_chunks"}
+    assert set(Policy.model_fields) == rules
+    assert Policy().silo_policy() == SiloPolicy()
+
+
+def test_each_rule_reaches_the_protocol() -> None:
+    """A value beside the default in every key arrives."""
+    digest = "cd" * 32
+    text = f"""
+    [policy]
+    n_c = 1
+    h_min = 3
+    h_dp = 4
+    n_min = 5
+    n_orgs = 6
+    suites = [3, 4]
+    modes = ["malicious", "semi-honest"]
+    min_value_bits = 8
+    max_value_bits = 20
+    max_ring_bits = 24
+    training_plans = ["{digest}"]
+    privacy_plans = ["{digest}"]
+    first_states = ["{digest}"]
+    max_state_bytes = 4096
+    public_coefficients = true
+    ledger_window = 9
+    ledger_min_change = 2
+    """
+    policy = parse_silo(SILO + text).policy.silo_policy()
+    default = SiloPolicy()
+    for name in Policy.model_fields:
+        assert getattr(policy, name) != getattr(default, name), name
+    assert policy.first_states == frozenset({bytes.fromhex(digest)})
 
 
 def test_a_rule_that_only_the_protocol_knows_is_a_config_error() -> None:
