@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from secagg.errors import OversizeError, ParameterError
 from secagg.ids import FederationId, RoundId, RunId
 from secagg.parameters import (
-    CoefficientVector,
     MAX_SEGMENTS,
     Chunk,
+    CoefficientVector,
     RoundParameters,
     Segment,
     SegmentKind,
