@@ -194,6 +194,15 @@ def test_a_missing_box_and_a_dealer_from_nowhere(stage: Stage) -> None:
     stage.assert_hidden()
 
 
+def test_a_neighbor_without_its_box(stage: Stage) -> None:
+    """In the complete graph everybody is a neighbor: a root alone is not enough."""
+    boxes = stage.boxes(1)
+    far = messages.DistantRoot(dealer=4, root=boxes.deliveries[3].root)
+    forged = Boxes(deliveries=boxes.deliveries[:3], distant=(far,))
+    stage.refuses(1, forged, CohortRefusedError, "from the neighbors in U2")
+    stage.assert_hidden()
+
+
 def test_u2_announced_twice(stage: Stage) -> None:
     """A second U2 would give a second binding."""
     stage.tell(1, stage.boxes(1))

@@ -152,6 +152,31 @@ def test_a_bad_dealer(
     assert outcome.silo_aggregates == {}
 
 
+@pytest.mark.parametrize("flaw", ["one missing", "out of order", "none", "a short box", "no own"])
+def test_shares_that_are_not_for_everybody(flaw: str) -> None:
+    """One line for each silo of U1, in order, each of its size; the rest go on without the liar."""
+
+    def lie(seat: int, message: Message) -> Message:
+        if seat != LIAR or not isinstance(message, messages.Share):
+            return message
+        lines = message.boxes
+        boxes = {
+            "one missing": lines[1:],
+            "out of order": lines[::-1],
+            "none": (),
+            "a short box": (replace(lines[0], box=lines[0].box[:-1]), *lines[1:]),
+            "no own": tuple(line for line in lines if line.holder != LIAR),
+        }[flaw]
+        # Signed over the honest lines: no silo signs an empty tree.
+        return replace(message, boxes=boxes)
+
+    _, outcome = _round(to_server=lie)
+    (error,) = outcome.server_errors
+    assert error.code == "MALFORMED"
+    assert outcome.aggregate is not None
+    assert outcome.aggregate.survivors == (1, 2, 4, 5)
+
+
 def test_two_different_messages_of_one_kind() -> None:
     """The first one stands, and the two are evidence."""
     seen: list[Message] = []

@@ -378,6 +378,15 @@ def test_a_state_that_comes_late() -> None:
     assert meeting.aggregate is not None
 
 
+def test_nothing_closes_before_the_state() -> None:
+    """Even if nobody is left to wait for: the state may still come, and with it silos."""
+    meeting = Meeting(Stage(5), with_state=False).until(Phase.MASK).drain()
+    for seat in meeting.stage.cohort:
+        assert meeting.server.lost(seat, meeting.now) == []
+    assert meeting.server.phase is Phase.MASK
+    assert meeting.server.awaited() == ()
+
+
 def test_an_upload_before_the_state(honest: Stage) -> None:
     """Without a binding there is nothing that it could be masked for."""
     meeting = Meeting(Stage(5), with_state=False).until(Phase.MASK).drain()

@@ -444,3 +444,25 @@ def test_pro_09_round_zero_is_a_round() -> None:
     stage = Stage(4, round=0)
     stage.finish()
     assert sorted(stage.finished) == [1, 2, 3, 4]
+
+
+def test_a_result_that_came_while_the_silo_trained() -> None:
+    """Opened ahead, on a state that is not the one which follows: the vector is not sent."""
+    stage = Stage(4)
+    stage.announce()
+    stage.silos[1].required_state = bytes(32)
+    effects = stage.carry_out(1, stage.silos[1].contribute(stage.inputs[1]))
+    assert [type(e) for e in effects] == [Persist, Send]
+    assert stage.last(1, Late).setup == stage.setup
+    assert 1 not in stage.all_of(MaskedInput)
+
+
+def test_evidence_of_a_coordinator_that_goes_on_lying_is_kept_once() -> None:
+    """The first pair convicts."""
+    stage = Stage(4)
+    stage.advertise()
+    for number in (2, 3, 4):
+        other = stage.opening(replace(stage.parameters, n_max=number + 1))
+        with pytest.raises((WrongPhaseError, LocalProtocolError)):
+            stage.tell(1, other)
+    assert len(stage.silos[1].evidence) == 1

@@ -199,6 +199,34 @@ def test_a_dead_silo_is_told_in_vain() -> None:
     assert not isinstance(outcome.silo_errors[1], LocalProtocolError)
 
 
+def test_a_dead_silo_without_a_farewell() -> None:
+    """It was told that the attempt had failed, and has nothing to say to what comes after."""
+
+    def end(seat: int, message: Message) -> Message:
+        if seat != 1 or not isinstance(message, messages.Keys):
+            return message
+        return messages.RoundFailed(run=PARAMETERS.run, round=1, attempt=0, reason="x")
+
+    outcome = harness(to_silo=end, drop={1: Phase.MASK}).run()
+    assert outcome.aggregate is not None
+    spread = harness(to_silo=end).run()
+    assert 1 not in spread.silo_errors
+    shown = harness(to_silo=lambda s, m: end(s, m) if isinstance(m, messages.Keys) else m)
+    shown.silos[1].receive(messages.RoundFailed(run=PARAMETERS.run, round=1, attempt=0, reason="x"))
+    told = shown.run()
+    assert isinstance(told.silo_errors[1], LocalProtocolError)
+    assert 1 not in {seat for seat, _ in told.received}
+
+
+def test_ahead_of_a_state_that_is_not_needed_any_more() -> None:
+    """Too few silos before the state comes."""
+    drop = {1: Phase.ADVERTISE, 2: Phase.ADVERTISE, 3: Phase.ADVERTISE}
+    outcome = harness(drop=drop).run(ahead=True)
+    assert outcome.aborted is not None
+    assert outcome.aborted.reason is AbortReason.TOO_FEW_ADVERTISED
+    assert harness().run(ahead=True).aggregate is not None
+
+
 def test_scripts_of_a_single_silo() -> None:
     """A part of the roster, a policy, a required state, journals that are kept."""
     histories: dict[int, SiloHistory] = {}
