@@ -6,6 +6,7 @@ when is the affair of `server`; this file only knows what a good one is.
 """
 
 from bisect import bisect_left
+from typing import assert_never
 
 from secagg import messages
 from secagg.errors import (
@@ -199,6 +200,8 @@ class Intake:
                 self._take_complaint(message)
             case messages.Refusal():
                 self._take_refusal(message)
+            case _:
+                assert_never(message)
         self._seen[message.seat, message.LABEL] = message
 
     def _take_advertise(self, message: messages.Advertise) -> None:

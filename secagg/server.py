@@ -340,19 +340,14 @@ class ServerRound:
         return self._close(now) if complete else []
 
     def _close(self, now: float) -> list[ServerEffect]:
-        match self.phase:
-            case Phase.ADVERTISE:
-                return self._close_advertise(now)
-            case Phase.SHARE:
-                return self._close_share(now)
-            case Phase.MASK:
-                return self._close_mask(now)
-            case Phase.SURVIVORS:
-                return self._close_survivors(now)
-            case Phase.UNMASK:
-                return self._close_unmask(now)
-            case Phase.RESULT | Phase.CLOSED | Phase.ABORTED:
-                return []
+        close = {
+            Phase.ADVERTISE: self._close_advertise,
+            Phase.SHARE: self._close_share,
+            Phase.MASK: self._close_mask,
+            Phase.SURVIVORS: self._close_survivors,
+            Phase.UNMASK: self._close_unmask,
+        }
+        return close[self.phase](now)  # the other phases have no deadline and await nothing
 
     def _close_advertise(self, now: float) -> list[ServerEffect]:
         u1 = self._intake.u1

@@ -8,6 +8,7 @@ stands for all secrets.
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
@@ -309,6 +310,8 @@ class RoundHarness:
                     self.outcome.silo_aggregates[seat] = effect.aggregate
                 case Persist() | Aborted():
                     pass
+                case _:
+                    assert_never(effect)
 
     def _contribute(self, seat: int, wanted: TrainingWanted) -> None:
         if self._gone(seat, Phase.MASK):
@@ -361,6 +364,8 @@ class RoundHarness:
                     self.outcome.aborted = effect
                 case DeadlineSet():
                     pass
+                case _:
+                    assert_never(effect)
 
     def _post(self, seat: int, message: messages.ServerMessage) -> None:
         if seat in self._inboxes:
