@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from services.cli import authority, coordinator, model, run, silo, simulate
+from services.cli import authority, coordinator, model, run, silo, simulate, transcript
 
 app = typer.Typer(
     name="secagg",
@@ -20,6 +20,7 @@ app.add_typer(silo.app, name="silo")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(run.app, name="run")
 app.add_typer(model.app, name="model")
+app.add_typer(transcript.app, name="transcript")
 app.command("simulate", epilog="Example: secagg simulate --config run.toml --silos 10")(
     simulate.simulate
 )

@@ -14,7 +14,14 @@ from typing import Final
 
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
-from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, TrainingRun
+from fl.run import (
+    RoundFailure,
+    RoundPreview,
+    RoundReport,
+    RoundRequest,
+    RunFinished,
+    TrainingRun,
+)
 from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
 from secagg.effects import Aborted, Finished
@@ -25,6 +32,7 @@ from secagg.parameters import RoundParameters
 from secagg.policy import SiloPolicy
 from secagg.roster import Seat
 from secagg.server import PhaseDeadlines, ServerRound
+from services import evidence
 from services.clock import monotonic, utc_now
 from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
@@ -40,6 +48,8 @@ from services.wire.calls import ClosedEnvelope, Envelope, ProtocolEnvelope, RunS
 
 MODEL_FILE: Final = "model.safetensors"
 ATTEMPTS: Final = "attempts"
+# The one that is open, the one before it, and the one that is opened ahead.
+_KEPT_ATTEMPTS: Final = 3
 # How often a wait for silos looks again, beside being woken by a Hello.
 _GLANCE_S: Final = 1.0
 # What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
@@ -89,6 +99,9 @@ class RunDriver:
     reports: list[calls.RoundReport] = field(default_factory=list)
     _refusals: dict[int, str] = field(default_factory=dict)
     _abandons: tuple[Abandon, ...] = ()
+    _current: AttemptDriver | None = None
+    _ahead: AttemptDriver | None = None
+    _preparing: "asyncio.Task[None] | None" = None
     _stop_reason: str | None = None
 
     # --- the run, from the first cohort to the last message -----------------------------------
@@ -153,6 +166,15 @@ class RunDriver:
     # --- one attempt --------------------------------------------------------------------------
 
     async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.parameters.round == request.number:
+            if ahead.is_intact and ahead.parameters == self._parameters(request, 0):
+                await self._run_attempt(training, request, ahead)
+                return
+            await ahead.stop("its silos or its vector have changed since it was opened ahead")
+            training.fail("what was exchanged ahead could not be used")
+            return
+        self._ahead = ahead
         cohort = await self._gather(self._least(request))
         if self._stop_reason is not None:
             return
@@ -165,9 +187,28 @@ class RunDriver:
     async def _drive_attempt(
         self, training: TrainingRun, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
     ) -> None:
-        parameters = self._parameters(request, number)
-        driver = await self._open(parameters, request, tuple(seat.index for seat in cohort))
-        outcome = await driver.run()
+        seats = tuple(seat.index for seat in cohort)
+        driver = await self._open(self._parameters(request, number), seats)
+        await self._run_attempt(training, request, driver)
+
+    async def _run_attempt(
+        self, training: TrainingRun, request: RoundRequest, driver: AttemptDriver
+    ) -> None:
+        """Give an attempt its state and see it through, opening the next round beside it."""
+        await asyncio.to_thread(_put_state, driver.store, request.state)
+        self._current = driver
+        running = asyncio.create_task(driver.run())
+        try:
+            if await driver.has_masks():
+                await self._open_ahead(training)
+            outcome = await running
+        finally:
+            running.cancel()
+        if driver.server.evidence:
+            folder = self.directory / evidence.FOLDER
+            await asyncio.to_thread(
+                evidence.keep_evidence, folder, driver.server.evidence, self.log
+            )
         self._refusals.update({seat: driver.refusals[seat] for seat in driver.unwilling})
         match outcome:
             case Finished():
@@ -199,11 +240,26 @@ class RunDriver:
         if self._stop_reason is None:
             await self._drive_attempt(training, following, given, cohort)
 
-    async def _open(
-        self, parameters: RoundParameters, request: RoundRequest, cohort: tuple[int, ...]
-    ) -> AttemptDriver:
+    async def _open_ahead(self, training: TrainingRun) -> None:
+        """While silos train, let them exchange keys and shares for the next round (2.2, 1).
+
+        One round ahead at most, and only for its first attempt. A silo that is lost before that
+        round begins costs a new attempt with fresh keys and nothing else.
+        """
+        preview = training.preview()
+        if preview is None or self._ahead is not None or self._stop_reason is not None:
+            return
+        seats = tuple(seat.index for seat in self._present()[0])
+        if len(seats) < self._least(preview):
+            return
+        number = await asyncio.to_thread(self.store.next_attempt, self.record.run, preview.number)
+        if number > 0:
+            return  # an earlier process opened it; `_attempt` recovers that
+        self._ahead = await self._open(self._parameters(preview, 0), seats)
+        self._preparing = asyncio.create_task(self._ahead.prepare())
+
+    async def _open(self, parameters: RoundParameters, cohort: tuple[int, ...]) -> AttemptDriver:
         store = FileVectorStore(self._folder(parameters.round, parameters.attempt))
-        await asyncio.to_thread(_put_state, store, request.state)
         driver = AttemptDriver(
             server=ServerRound(
                 parameters=parameters,
@@ -311,12 +367,12 @@ class RunDriver:
         most = self.plan.max_silos
         return seats[:most], self._names(tuple(sorted(set(enrolled) - can)))
 
-    def _least(self, request: RoundRequest) -> int:
+    def _least(self, request: RoundRequest | RoundPreview) -> int:
         """The least cohort whose own floor it can meet."""
-        parameters = self._parameters(request, request.attempt)
+        parameters = self._parameters(request, 0)
         return next(n for n in range(1, parameters.n_max + 1) if n >= parameters.floor(n))
 
-    def _parameters(self, request: RoundRequest, attempt: int) -> RoundParameters:
+    def _parameters(self, request: RoundRequest | RoundPreview, attempt: int) -> RoundParameters:
         roster = self.hub.roster
         return RoundParameters(
             federation=roster.federation,
@@ -352,7 +408,7 @@ class RunDriver:
 
     def status(self, after_round: int = 0) -> calls.RunStatus:
         """Where the run stands, with the reports after a round."""
-        current = next(reversed(self.attempts.values()), None)
+        current = self._current
         refusals = self._refusals | (current.refusals if current is not None else {})
         is_open = current is not None and current.outcome is None
         return calls.RunStatus(
@@ -395,8 +451,8 @@ class RunDriver:
         return self.directory / ATTEMPTS / f"{number}-{attempt}"
 
     def _forget_attempts(self) -> None:
-        """Keep the newest two attempts: a silo may still be fetching the last one's sum."""
-        for number, attempt in list(self.attempts)[:-2]:
+        """Keep the newest attempts: a silo may still be fetching the last one's sum."""
+        for number, attempt in list(self.attempts)[:-_KEPT_ATTEMPTS]:
             self.attempts.pop((number, attempt)).store.close()
             shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
             is_void = partial(_is_of, run=self.record.run, number=number, attempt=attempt)

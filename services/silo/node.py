@@ -36,6 +36,7 @@ from secagg.recall import RecalledRound, resend
 from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.silo import SiloRound
+from services import evidence
 from services.errors import InvalidRequestError, NotNowError, RemoteError, ServiceError
 from services.observe.logs import Logger, where
 from services.silo.attempt import AttemptDriver, Outcome
@@ -211,6 +212,11 @@ class SiloNode:
             await self._refuse(driver, error)  # a bug: the others need not wait for this silo
             raise
         finally:
+            if isinstance(driver.round, SiloRound) and driver.round.evidence:
+                folder = self.directory.parent / evidence.FOLDER
+                await asyncio.to_thread(
+                    evidence.keep_evidence, folder, tuple(driver.round.evidence), driver.log
+                )
             if not driver.is_live:
                 driver.store.close()
 

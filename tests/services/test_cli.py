@@ -30,6 +30,7 @@ LEAVES = (
     ("silo", "join"),
     ("silo", "status"),
     ("simulate",),
+    ("transcript", "verify"),
 )
 
 

@@ -1,0 +1,50 @@
+"""Evidence files: cases against a silo or the coordinator, for whoever has the roster.
+
+A file holds the canonical bytes of one `secagg.evidence.Evidence`. It contains signed statements
+and, in some cases, opened shares and masked vectors, all of which the coordinator has seen anyway;
+give it to those who have to judge, not to everybody. `secagg transcript verify` checks it.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import ParameterError, RemoteProtocolError
+from secagg.evidence import Evidence
+from services.errors import CorruptError
+from services.files import make_private_dir, write_secret
+from services.observe.logs import Logger
+
+FOLDER: Final = "evidence"
+SUFFIX: Final = ".evidence"
+
+
+def keep_evidence(folder: Path, cases: Iterable[Evidence], log: Logger) -> None:
+    """Write each case once, under a name that says its attempt and follows from its bytes.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    for case in cases:
+        data, where = case.encode(), case.parameters
+        digest = hashlib.sha256(data).hexdigest()[:16]
+        name = f"{where.run.hex}-{where.round}-{where.attempt}-{digest}{SUFFIX}"
+        path = make_private_dir(folder) / name
+        if not path.exists():
+            write_secret(path, data)
+            log.error("evidence", kind=case.kind.value, accused=case.accused, file=str(path))
+
+
+def load_evidence(path: Path) -> Evidence:
+    """Read an evidence file.
+
+    Raises:
+        CorruptError: it cannot be read or does not hold the canonical bytes of a case.
+    """
+    try:
+        return Evidence.decode(path.read_bytes())
+    except OSError as error:
+        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+    except (RemoteProtocolError, ParameterError) as error:
+        raise CorruptError(f"{path}: expected an evidence file: {error}") from error
