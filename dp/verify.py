@@ -132,12 +132,10 @@ def _lines(path: Path) -> list[bytes]:
 
 def _read_keys(path: Path) -> dict[str, bytes]:
     data = json.loads(path.read_bytes())
-    if not isinstance(data, dict):
-        raise ValueError("keys: expected a JSON object of names and keys")  # noqa: TRY004 # caught with the other unreadable input
-    keys = {name: bytes.fromhex(key) for name, key in data.items()}
-    if any(len(key) != 32 for key in keys.values()):
-        raise ValueError("keys: expected 32 bytes in hex each")
-    return keys
+    texts = data.values() if isinstance(data, dict) else [None]
+    if not all(isinstance(text, str) and len(text) == 64 for text in texts):
+        raise ValueError("keys: expected a JSON object of names and 32-byte keys in hex")
+    return {name: bytes.fromhex(text) for name, text in data.items()}
 
 
 def _say(code: int, text: str) -> int:

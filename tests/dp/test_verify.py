@@ -1,0 +1,639 @@
+"""The offline verifier: a true ledger passes, every lie is found, and nothing heavy is needed."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dp.account import Account, intent_for
+from dp.budget import Budget
+from dp.charges import Proof, ProofKind, Release, Statement
+from dp.commitments import genesis_body, plan_commit_body
+from dp.entries import Entry, Kind
+from dp.errors import PlanError
+from dp.events import GaussianEvent
+from dp.filters import Filter, FilterKind
+from dp.ledger import Ed25519Signer, Head, Ledger, LedgerKind, SignedHead, sign_head
+from dp.ledger_testing import MemoryLedgerStore
+from dp.offline import protocol_fields
+from dp.plan import (
+    AdaptiveClip,
+    Adjacency,
+    Mode,
+    Noise,
+    Participation,
+    PrivacyPlan,
+    Unit,
+    round_event,
+)
+from dp.recount import UnreadableError, grid_sensitivity, number, read_event
+from dp.renyi import best_order
+from dp.trust import realized_z
+from dp.verify import main, verify_ledger
+
+pytest.importorskip("dp_accounting")
+
+NOW = "2026-11-30T12:00:00Z"
+RUN = "ab" * 16
+SILOS = tuple(f"silo-{letter}" for letter in "abcdefghij")
+SIGNERS = {
+    name: Ed25519Signer(
+        name=name, key=Ed25519PrivateKey.from_private_bytes(bytes([place + 1] * 32))
+    )
+    for place, name in enumerate(("coordinator", *SILOS))
+}
+KEYS = {name: signer.public_key for name, signer in SIGNERS.items()}
+PLAN = PrivacyPlan(
+    unit=Unit.SILO, adjacency=Adjacency.ZERO_OUT, mode=Mode.SILO, clip=1.0, z=4.0, rounds=50,
+    delta=1e-5, dimension=20, cohort_size=10, denominator=10.0, n_c=3, h_dp=4,
+)  # fmt: skip
+SAMPLED = replace(
+    PLAN, unit=Unit.RECORD, mode=Mode.FEDSGD, q=0.1, participation=Participation.POISSON, z=1.1,
+    rounds=100, denominator=500.0, max_units_per_silo=600,
+)  # fmt: skip
+LIMIT = 10.0
+
+
+def account(plan: PrivacyPlan, **changes: Any) -> Account:
+    """An account in the plan's own relation."""
+    everybody = plan.participation is not Participation.POISSON and plan.noise is Noise.GAUSSIAN
+    rule = (
+        Filter(kind=FilterKind.GDP, delta=1e-5)
+        if everybody
+        else Filter(kind=FilterKind.RDP, delta=1e-5, order=best_order(LIMIT, 1e-5))
+    )
+    values: dict[str, Any] = {
+        "data_set": "run", "unit": plan.unit, "adjacency": plan.adjacency, "filter": rule,
+        "epsilon": LIMIT,
+    }  # fmt: skip
+    return Account(**{**values, **changes})
+
+
+def append(ledger: Ledger, kind: Kind, body: dict[str, Any], *signers: str) -> Entry:
+    """Draft, sign, append."""
+    entry = ledger.draft(kind, body, time_utc=NOW)
+    return ledger.append(entry.signed_by(*(SIGNERS[name] for name in signers)))
+
+
+def abandon(charge_round: int, attempt: int, seat: int, *, run: str = RUN) -> bytes:
+    """What a silo signs in the protocol: label, federation, run, round, attempt, seat."""
+    fields = [
+        b"SA1/abandon", b"federation", bytes.fromhex(run), charge_round.to_bytes(8),
+        attempt.to_bytes(4), seat.to_bytes(4),
+    ]  # fmt: skip
+    return len(fields).to_bytes(4) + b"".join(len(one).to_bytes(4) + one for one in fields)
+
+
+def proof(charge_round: int = 3, attempt: int = 0, *, signers: int = 7, run: str = RUN) -> Proof:
+    """Signed statements that an attempt is dead."""
+    statements = []
+    for seat, name in enumerate(SILOS[:signers]):
+        message = abandon(charge_round, attempt, seat, run=run)
+        signature = SIGNERS[name].sign(message)
+        statements.append(Statement(signer=name, message=message, signature=signature))
+    return Proof(kind=ProofKind.ABANDON, members=SILOS, threshold=7, statements=tuple(statements))
+
+
+def written(plan: PrivacyPlan = PLAN, rounds: int = 2, **limits: Any) -> Ledger:
+    """A run: plan, rounds, a metric, an attempt that died, an audit, a correction, the end."""
+    ledger = Ledger(MemoryLedgerStore())
+    body = genesis_body(
+        LedgerKind.RUN, writer="coordinator", subject="federation", keys=KEYS, policy="0" * 64,
+        software={"dp": "1"},
+    )  # fmt: skip
+    append(ledger, Kind.GENESIS, body, "coordinator")
+    budget = Budget(ledger, SIGNERS["coordinator"])
+    budget.set(account(plan, **limits), time_utc=NOW)
+    commit = plan_commit_body(plan, silos=SILOS, threshold=7, floor=7, manifest="1" * 64)
+    append(ledger, Kind.PLAN_COMMIT, commit, "coordinator", *SILOS)
+    for number_ in range(1, rounds + 1):
+        made = intent_for(plan, run_id=RUN, round_number=number_, epsilon=LIMIT)
+        charge = budget.charge(made, time_utc=NOW)
+        event = made.event
+        if isinstance(event, GaussianEvent):
+            event = replace(event, z=realized_z(plan, 8))
+        release = Release(
+            survivors=SILOS[:8], threshold=7, transcript="2" * 64, event=event,
+            audit={"padding_ratio": "1.02"},
+        )  # fmt: skip
+        draft = budget.draft_release(charge.entry_hash, release, time_utc=NOW)
+        budget.append(draft.signed_by(*(SIGNERS[name] for name in SILOS[:7])))
+    dead = intent_for(plan, run_id=RUN, round_number=rounds + 1, epsilon=LIMIT)
+    charge = budget.charge(dead, time_utc=NOW)
+    budget.give_back(
+        charge.entry_hash, proof(rounds + 1), time_utc=NOW, checker=lambda _charge, _proof: True
+    )
+    again = budget.charge(replace(dead, attempt=1), time_utc=NOW)
+    budget.abort(again.entry_hash, time_utc=NOW, reason="TOO_FEW_SURVIVORS")
+    metric = replace(dead, purpose="metrics", event=replace(dead.event, delta_impl=0.0))
+    budget.charge(metric, time_utc=NOW, metric=True)
+    audit = {"method": "canary", "claimed": "8.6", "lower": "7.9"}
+    append(ledger, Kind.AUDIT_RESULT, audit, "coordinator")
+    refers = {"refers": charge.entry_hash, "text": "a note"}
+    append(ledger, Kind.CORRECTION, refers, "coordinator")
+    append(ledger, Kind.CLOSE, {}, "coordinator")
+    return ledger
+
+
+def lines(ledger: Ledger) -> list[bytes]:
+    """As a file has them."""
+    return [entry.to_line() for entry in ledger.entries]
+
+
+LEDGER = written()
+
+
+class TestTrueLedgers:
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            PLAN,
+            SAMPLED,
+            replace(PLAN, noise=Noise.SKELLAM),
+            replace(PLAN, mode=Mode.CENTRAL, n_c=0, h_dp=0, padding=0),
+            replace(
+                PLAN, mode=Mode.ISRL, unit=Unit.RECORD, n_c=0, h_dp=0, padding=0, z=8.0,
+                local_steps=3,
+            ),
+            replace(PLAN, adjacency=Adjacency.REPLACE_ONE, participation=Participation.FIXED),
+            replace(
+                PLAN, cohort_size=100, denominator=100.0, dimension=101,
+                adaptive=AdaptiveClip(count_noise_std=6.56, clip_min=0.1, clip_max=10.0),
+            ),
+        ],
+        ids=["silo", "fedsgd", "skellam", "central", "isrl", "replace-one", "adaptive"],
+    )  # fmt: skip
+    def test_every_kind_of_plan_verifies(self, plan: PrivacyPlan) -> None:
+        """Written by the service's side, recomputed by the auditor's."""
+        report = verify_ledger(lines(written(plan)), KEYS)
+        assert report.findings.items == []
+        assert report.ok
+        assert report.entries == 15
+
+    def test_the_report_says_the_figures(self) -> None:
+        """Three trust lines, both relations, the account, the audit."""
+        text = "\n".join(verify_ledger(lines(LEDGER), KEYS).figures)
+        for expected in ("8.5999", "6.1485", "20.6835", "unit silo, zero_out", "at z/2", "canary"):
+            assert expected in text
+
+    def test_further_limits_are_checked(self) -> None:
+        """All four."""
+        limits: dict[str, Any] = {"local_epsilon": 30.0, "run_epsilon": 9.0, "year_epsilon": 9.5}
+        assert verify_ledger(lines(written(**limits)), KEYS).ok
+
+    def test_a_data_set_ledger_converts_and_verifies(self) -> None:
+        """One writer, another relation: replace-one patients from zero-out records."""
+        plan = replace(PLAN, unit=Unit.RECORD, mode=Mode.FEDSGD, z=40.0)
+        ledger = Ledger(MemoryLedgerStore())
+        body = genesis_body(
+            LedgerKind.DATA_SET, writer="silo-a", subject="heart", keys={}, policy="", software={}
+        )
+        append(ledger, Kind.GENESIS, body, "silo-a")
+        budget = Budget(ledger, SIGNERS["silo-a"])
+        own = account(plan, unit=Unit.PATIENT, adjacency=Adjacency.REPLACE_ONE, records_per_unit=2)
+        budget.set(own, time_utc=NOW)
+        commit = plan_commit_body(plan, silos=SILOS, threshold=7, floor=7, manifest="")
+        append(ledger, Kind.PLAN_COMMIT, commit, "silo-a")
+        made = intent_for(plan, run_id=RUN, round_number=1, epsilon=LIMIT)
+        charge = budget.charge(made, time_utc=NOW)
+        assert isinstance(made.event, GaussianEvent)
+        assert charge.event == replace(made.event, z=10.0)
+        release = Release(survivors=(), threshold=1, transcript="", event=made.event, audit={})
+        budget.settle(charge.entry_hash, release, time_utc=NOW)
+        assert verify_ledger(lines(ledger), KEYS).findings.items == []
+
+    def test_many_rounds_verify(self) -> None:
+        """Enough rounds for a quadratic reader to be noticed."""
+        plan = replace(PLAN, z=40.0, rounds=1000, allow_low_utility=True)
+        report = verify_ledger(lines(written(plan, rounds=300)), KEYS)
+        assert report.ok
+        assert report.entries == 11 + 600
+
+
+# --- lies, properly signed -----------------------------------------------------------------
+
+Steps = list[dict[str, Any]]
+
+
+def steps_of(ledger: Ledger) -> Steps:
+    """The entries as a script: hashes of earlier entries become their places."""
+    places = {entry.entry_hash: f"@{entry.seq}" for entry in ledger.entries}
+    text = json.dumps(
+        [
+            {
+                "kind": entry.kind.value,
+                "body": entry.body,
+                "run_id": entry.run_id,
+                "signers": [one.signer for one in entry.sigs],
+            }
+            for entry in ledger.entries
+        ]
+    )
+    for entry_hash, place in places.items():
+        text = text.replace(entry_hash, place)
+    return json.loads(text)  # type: ignore[no-any-return]  # the list just written
+
+
+def chained(steps: Steps) -> list[bytes]:
+    """Sign and chain a script, as its writers could."""
+    done: list[Entry] = []
+    for seq, step in enumerate(steps):
+        text = json.dumps(step["body"])
+        for place in range(seq - 1, -1, -1):
+            text = text.replace(f'"@{place}"', f'"{done[place].entry_hash}"')
+        entry = Entry(
+            seq=seq,
+            prev_hash=done[-1].entry_hash if done else "0" * 64,
+            kind=Kind(step["kind"]),
+            run_id=step["run_id"],
+            time_utc=NOW,
+            body=json.loads(text),
+        )
+        done.append(entry.signed_by(*(SIGNERS[name] for name in step["signers"])))
+    return [entry.to_line() for entry in done]
+
+
+STEPS = steps_of(LEDGER)
+BUDGET, COMMIT, INTENT, RELEASE, INTENT_2, _RELEASE_2, DEAD, RETURN, AGAIN, ABORT, METRIC = range(
+    1, 12
+)
+AUDIT, CORRECTION, CLOSE = 12, 13, 14
+
+
+def test_the_script_is_the_ledger() -> None:
+    """Chaining it again gives a ledger that verifies."""
+    assert chained(STEPS) == lines(LEDGER)
+    kinds = [step["kind"] for step in STEPS]
+    assert kinds[RETURN] == "ROUND_ABORT"
+    assert kinds[METRIC] == "METRIC_RELEASE"
+    assert kinds[CLOSE - 1] == "CORRECTION"
+
+
+def set_at(place: int, *path: str, value: Any) -> Callable[[Steps], None]:
+    """A lie that puts a value into a body."""
+
+    def change(steps: Steps) -> None:
+        body = steps[place]["body"]
+        for name in path[:-1]:
+            body = body[name]
+        body[path[-1]] = value
+
+    return change
+
+
+def in_each_statement(**values: str) -> Callable[[Steps], None]:
+    """A lie in every statement of a proof."""
+
+    def change(steps: Steps) -> None:
+        for statement in steps[RETURN]["body"]["proof"]["statements"]:
+            statement.update(values)
+
+    return change
+
+
+def drop(place: int) -> Callable[[Steps], None]:
+    """A lie that leaves an entry out; later references go to nothing."""
+
+    def change(steps: Steps) -> None:
+        steps[place] = {
+            "kind": "CORRECTION",
+            "body": {"refers": "@0"},
+            "run_id": "",
+            "signers": ["coordinator"],
+        }
+
+    return change
+
+
+def sign_by(place: int, *signers: str) -> Callable[[Steps], None]:
+    """A lie that too few have signed."""
+
+    def change(steps: Steps) -> None:
+        steps[place]["signers"] = sorted(signers)
+
+    return change
+
+
+def swap(one: int, two: int) -> Callable[[Steps], None]:
+    """A lie about the order."""
+
+    def change(steps: Steps) -> None:
+        steps[one], steps[two] = steps[two], steps[one]
+
+    return change
+
+
+LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
+    "epsilon before": (set_at(INTENT_2, "eps_before", value="0.1"), "eps_before"),
+    "epsilon after": (set_at(INTENT, "eps_after", value="0.5"), "eps_after"),
+    "limit passed": (set_at(BUDGET, "epsilon", value="1"), "its limit is 1"),
+    "run limit passed": (set_at(BUDGET, "run_epsilon", value="1"), "run_epsilon"),
+    "year limit passed": (set_at(BUDGET, "year_epsilon", value="1"), "year_epsilon"),
+    "local limit passed": (set_at(BUDGET, "local_epsilon", value="1"), "local_epsilon"),
+    "filter unknown": (set_at(BUDGET, "filter", value="pld"), "cannot be read"),
+    "order missing": (set_at(BUDGET, "filter", value="rdp"), "cannot be read"),
+    "delta of one": (set_at(BUDGET, "delta", value="1"), "cannot be read"),
+    "no budget": (drop(BUDGET), "charged to no budget"),
+    "claimed too small": (set_at(COMMIT, "claimed", "enforced", "eps", value="8.59"), "enforced"),
+    "claimed too large": (set_at(COMMIT, "claimed", "enforced", "eps", value="8.7"), "enforced"),
+    "no guarantee claimed": (
+        set_at(COMMIT, "claimed", "nobody_colludes", "eps", value="inf"), "nobody_colludes",
+    ),
+    "sensitivity": (set_at(COMMIT, "grid_sensitivity", value="4096"), "grid sensitivity"),
+    "plan changed": (set_at(COMMIT, "plan", "rounds", value=40), "not the plan's hash"),
+    "floor too low": (set_at(COMMIT, "floor", value=6), "below n_c"),
+    "plan not signed by a silo": (sign_by(COMMIT, "coordinator", *SILOS[:9]), "lacks signatures"),
+    "plan missing": (drop(COMMIT), "no PLAN_COMMIT"),
+    "other z": (set_at(INTENT, "event", "z", value="5"), "not the one that was planned"),
+    "other unit": (set_at(INTENT, "unit", value="record"), "unit is not the plan's"),
+    "booked less": (set_at(INTENT, "booked", "z", value="8"), "not what is released"),
+    "integers not booked": (set_at(INTENT, "event", "delta_impl", value="0"), "integers cost"),
+    "adjacency converted not": (
+        set_at(BUDGET, "adjacency", value="replace_one"), "not what is released",
+    ),
+    "unit not convertible": (set_at(BUDGET, "unit", value="patient"), "no rule converts"),
+    "charged twice": (set_at(INTENT_2, "round", value=1), "charged before"),
+    "released before charged": (swap(INTENT, RELEASE), "no open INTENT"),
+    "released twice": (set_at(RELEASE + 2, "intent", value=f"@{INTENT}"), "no open INTENT"),
+    "less noise released": (set_at(RELEASE, "event", "z", value="3.9"), "less noise"),
+    "too few survivors": (set_at(RELEASE, "survivors", value=list(SILOS[:6])), "at least 7"),
+    "strangers survive": (set_at(RELEASE, "survivors", value=[*SILOS[:7], "x"]), "at least 7"),
+    "threshold lowered": (set_at(RELEASE, "threshold", value=6), "fewer signatures"),
+    "release not signed": (sign_by(RELEASE, *SILOS[:6]), "lacks signatures"),
+    "release names nobody": (set_at(RELEASE, "survivors", value=None), "lacks signatures"),
+    "event unknown": (set_at(INTENT, "event", "type", value="laplace"), "unknown type"),
+    "event with a float field": (set_at(INTENT, "event", "z", value="4e0"), "decimal"),
+    "event out of range": (set_at(INTENT, "event", "count", value=-1), "out of range"),
+    "event with more": (set_at(INTENT, "event", "extra", value="1"), "other fields"),
+    "body missing a field": (lambda steps: steps[INTENT]["body"].pop("round"), "cannot be read"),
+    "returned without quorum": (
+        lambda steps: steps[RETURN]["body"]["proof"]["statements"].pop(), "without a quorum",
+    ),
+    "returned for another round": (set_at(DEAD, "round", value=9), "without a quorum"),
+    "returned by forged statements": (
+        in_each_statement(signature="00" * 64), "without a quorum",
+    ),
+    "returned by garbage": (in_each_statement(message="00"), "without a quorum"),
+    "returned twice": (set_at(ABORT, "returned", value=True), "cannot be read"),
+    "returned what was not open": (set_at(RETURN, "intent", value="@0"), "no open INTENT"),
+    "audit above the claim": (set_at(AUDIT, "lower", value="8.7"), "an audit found more"),
+    "correction of nothing": (set_at(CORRECTION, "refers", value="0" * 64), "no earlier entry"),
+    "after the end": (swap(CORRECTION, CLOSE), "it follows CLOSE"),
+    "a second beginning": (
+        lambda steps: steps.append({**steps[0], "signers": ["coordinator"]}), "begins only once",
+    ),
+    "key taken over": (
+        lambda steps: steps.insert(1, {
+            "kind": "KEY_ROTATE", "body": {"name": "silo-a", "key": "00" * 32}, "run_id": "",
+            "signers": ["coordinator"],
+        }),
+        "old key",
+    ),
+    "no writer": (set_at(0, "writer", value=None), "lacks signatures"),
+    "no kind": (set_at(0, "ledger", value="x"), "no known kind"),
+    "plan for nobody": (set_at(COMMIT, "silos", value=[]), "lacks signatures"),
+    "steps of no size": (set_at(COMMIT, "plan", "mode", value="isrl"), "grid|hash"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_signed_lie_is_found(name: str) -> None:
+    """The right keys do not make it true; the finding says what is wrong."""
+    change, reason = LIES[name]
+    steps = copy.deepcopy(STEPS)
+    change(steps)
+    report = verify_ledger(chained(steps), KEYS)
+    assert not report.ok
+    texts = " | ".join(finding.text for finding in report.findings.items)
+    assert any(part in texts for part in reason.split("|")), texts
+
+
+def test_a_conversion_of_sampled_events_is_found() -> None:
+    """No rule for q < 1."""
+    steps = steps_of(written(SAMPLED, rounds=1))
+    steps[BUDGET]["body"]["adjacency"] = "replace_one"
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("only q = 1" in one.text for one in found)
+
+
+def test_a_filter_that_cannot_sum_is_found() -> None:
+    """A gdp account with sampled events."""
+    steps = steps_of(written(SAMPLED, rounds=1))
+    steps[BUDGET]["body"].update(filter="gdp", order=None)
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("gdp sums" in one.text for one in found)
+
+
+def test_a_charge_without_noise_is_infinite() -> None:
+    """NON_PRIVATE on an account is above every limit."""
+    steps = copy.deepcopy(STEPS)
+    bare = {"type": "non_private", "count": 1, "delta_impl": "0"}
+    steps[METRIC]["body"].update(event=bare, booked=bare)
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("epsilon is inf" in one.text for one in found)
+
+
+def test_a_changed_account_is_found() -> None:
+    """Only limits move."""
+    steps = copy.deepcopy(STEPS)
+    second = copy.deepcopy(steps[BUDGET])
+    second["body"]["unit"] = "patient"
+    steps.insert(CLOSE - 1, second)
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("changes unit" in one.text for one in found)
+
+
+class TestReader:
+    def texts(self, changed: list[bytes], **heads: Any) -> str:
+        return " | ".join(one.text for one in verify_ledger(changed, KEYS, **heads).findings.items)
+
+    def test_damage_is_found_with_its_place(self) -> None:
+        """Every line damaged in turn, in its middle."""
+        for place, line in enumerate(lines(LEDGER)):
+            damaged = lines(LEDGER)
+            damaged[place] = line[: len(line) // 2] + b"?" + line[len(line) // 2 + 1 :]
+            assert not verify_ledger(damaged, KEYS).ok
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (b"{", "no JSON"), (b"\xff", "no JSON"), (b"[" * 100_000, "no JSON"),
+            (b'{"a": 1}', "canonical"), (b'{"a":1.5}', "no JSON"), (b"[]", "no entry"),
+            (b"{}", "no entry"), (b'"x"', "no entry"), (b'[1.5]', "no JSON"),
+        ],
+    )  # fmt: skip
+    def test_lines_that_are_no_entries(self, line: bytes, reason: str) -> None:
+        """What follows a broken line follows from nothing."""
+        assert reason in self.texts([line])
+        assert reason in self.texts([lines(LEDGER)[0], line])
+
+    def test_entries_moved_edited_or_signed_by_strangers(self) -> None:
+        """Chain, hash, place and signature each speak up."""
+        good = lines(LEDGER)
+        assert "does not follow" in self.texts([good[0], *good[2:]])
+        assert "expected 1" in self.texts([good[0], *good[2:]])
+        edited = json.loads(good[1])
+        edited["body"]["epsilon"] = "99"
+        line = json.dumps(edited, sort_keys=True, separators=(",", ":")).encode()
+        assert "not that of the content" in self.texts([good[0], line])
+        assert "unknown signature" in " | ".join(
+            one.text for one in verify_ledger(good, {}).findings.items
+        )
+        assert "not GENESIS" in self.texts([])
+        broken = {**KEYS, "coordinator": bytes(31)}
+        assert not verify_ledger(good, broken).ok
+
+    def test_heads_of_peers(self) -> None:
+        """A cut, a fork, a forgery, rubbish; and those that agree."""
+        good = lines(LEDGER)
+        head = LEDGER.head()
+        silo = SIGNERS["silo-a"]
+        seen = sign_head(head, silo).to_bytes()
+        other = sign_head(replace(head, ledger="1" * 64), silo).to_bytes()
+        agreed = verify_ledger(good, KEYS, [seen, other])
+        assert agreed.ok
+        assert "heads of peers compared: 1" in agreed.figures
+        assert "cut" in self.texts(good[:-2], heads=[seen])
+        fork = sign_head(replace(head, entry_hash="1" * 64), silo).to_bytes()
+        assert "forked" in self.texts(good, heads=[fork])
+        forged = SignedHead(
+            head=head, signature=sign_head(Head(ledger="", seq=0, entry_hash=""), silo).signature
+        )
+        assert "not genuine" in self.texts(good, heads=[forged.to_bytes()])
+        for rubbish in (b"{", b"[]", b'{"seq":1}'):
+            assert "cannot be read" in self.texts(good, heads=[rubbish])
+
+    def test_keys_rotate_and_old_statements_stay_genuine(self) -> None:
+        """A silo's statement of before is checked against its key of then."""
+        steps = copy.deepcopy(STEPS)
+        fresh = Ed25519PrivateKey.from_private_bytes(b"9" * 32)
+        body = {"name": "silo-a", "key": fresh.public_key().public_bytes_raw().hex()}
+        rotate = {
+            "kind": "KEY_ROTATE",
+            "body": body,
+            "run_id": "",
+            "signers": ["coordinator", "silo-a"],
+        }
+        steps.insert(CLOSE - 1, rotate)
+        assert verify_ledger(chained(steps), KEYS).ok
+
+    def test_statements_that_are_no_list_have_no_fields(self) -> None:
+        """The protocol's encoding, read a second time."""
+        good = abandon(1, 0, 3)
+        assert protocol_fields(good)[0] == b"SA1/abandon"
+        for bad in (b"", b"\0", good[:-1], good + b"\0", b"\0\0\0\2" + good[4:]):
+            assert protocol_fields(bad) == []
+
+
+class TestRecount:
+    def test_the_second_writing_agrees_with_the_first(self) -> None:
+        """D2 of plans with everything that multiplies."""
+        from dp.plan import grid_sensitivity as first
+
+        for plan in (PLAN, SAMPLED, replace(SAMPLED, strict=True), replace(PLAN, max_weight=0.3)):
+            second = grid_sensitivity(json.loads(plan.to_bytes()))
+            assert second == pytest.approx(first(plan), rel=1e-12)
+
+    @pytest.mark.parametrize("text", ["-1", "x", "1e5", 1, None])
+    def test_numbers_are_plain_decimals(self, text: object) -> None:
+        """Anything else cannot be read."""
+        with pytest.raises(UnreadableError):
+            number(text)
+
+    def test_an_event_is_an_object_of_a_known_type(self) -> None:
+        """Fail closed."""
+        unreadable: list[Any] = [None, [], {"type": ["gaussian"]}, {"type": "x"}]
+        for data in unreadable:
+            with pytest.raises(UnreadableError):
+                read_event(data)
+
+    def test_a_plan_without_silos_is_not_committed(self) -> None:
+        """Somebody has to sign it."""
+        with pytest.raises(PlanError, match="silos"):
+            plan_commit_body(PLAN, silos=(), threshold=7, floor=7, manifest="")
+
+    def test_a_rounds_integers_are_booked_at_the_accounts_limit(self) -> None:
+        """What the service books is what the auditor asks for."""
+        from dp.recount import integer_cost
+
+        plan = json.loads(PLAN.to_bytes())
+        cost = integer_cost(plan, grid_sensitivity(plan), LIMIT)
+        assert round_event(PLAN, epsilon=LIMIT).delta_impl == pytest.approx(cost, rel=1e-9)
+
+
+class TestCommand:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> tuple[Path, Path]:
+        ledger, keys = tmp_path / "ledger.jsonl", tmp_path / "keys.json"
+        ledger.write_bytes(b"\n".join(lines(LEDGER)) + b"\n")
+        keys.write_text(json.dumps({name: key.hex() for name, key in KEYS.items()}))
+        return ledger, keys
+
+    def test_exit_codes(
+        self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        """0: holds; 1: does not; 2: could not be looked at."""
+        ledger, keys = files
+        assert main([str(ledger), "--keys", str(keys)]) == 0
+        assert capsys.readouterr().out.endswith("\nverified\n")
+        heads = tmp_path / "heads"
+        heads.write_bytes(sign_head(LEDGER.head(), SIGNERS["silo-a"]).to_bytes())
+        assert main([str(ledger), "--keys", str(keys), "--heads", str(heads)]) == 0
+        ledger.write_bytes(b"\n".join(lines(LEDGER)[:-1]))
+        assert main([str(ledger), "--keys", str(keys), "--heads", str(heads)]) == 1
+        out = capsys.readouterr().out
+        assert "FAIL entry" in out
+        assert out.endswith("\nNOT verified\n")
+
+    @pytest.mark.parametrize("text", ["[]", "{", '{"a":"00"}', '{"a":"zz"}', '{"a":1}'])
+    def test_unreadable_keys_are_exit_code_2(self, files: tuple[Path, Path], text: str) -> None:
+        """Nothing was verified."""
+        ledger, keys = files
+        keys.write_text(text)
+        assert main([str(ledger), "--keys", str(keys)]) == 2
+
+    def test_missing_files_and_libraries_are_exit_code_2(
+        self,
+        files: tuple[Path, Path],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """And the extra to install is named."""
+        ledger, keys = files
+        assert main([str(ledger) + "x", "--keys", str(keys)]) == 2
+        monkeypatch.setitem(sys.modules, "dp_accounting", None)
+        assert main([str(ledger), "--keys", str(keys)]) == 2
+        assert "secagg[verify]" in capsys.readouterr().out
+
+    def test_an_empty_file_is_no_ledger(self, files: tuple[Path, Path]) -> None:
+        """Not even a beginning."""
+        ledger, keys = files
+        ledger.write_bytes(b"")
+        assert main([str(ledger), "--keys", str(keys)]) == 1
+
+    def test_it_runs_without_torch_opacus_and_the_service(self, files: tuple[Path, Path]) -> None:
+        """As a program, in an interpreter that refuses those imports."""
+        ledger, keys = files
+        program = (
+            "import sys\n"
+            "class Refuse:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name in {'torch', 'opacus', 'secagg', 'fl', 'services', 'grpc'}:\n"
+            "            raise ImportError(name)\n"
+            "sys.meta_path.insert(0, Refuse())\n"
+            "from dp.verify import main\n"
+            f"code = main([{str(ledger)!r}, '--keys', {str(keys)!r}])\n"
+            "own = {name for name in sys.modules if name.startswith('dp.')}\n"
+            "assert own == {'dp.verify', 'dp.inspection', 'dp.offline', 'dp.recount'}, own\n"
+            "sys.exit(code)\n"
+        )
+        root = Path(__file__).parents[2]
+        done = subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=100)
+        assert done.returncode == 0
