@@ -223,10 +223,8 @@ def _prv_epsilon(
 ) -> EpsResult:
     """PRV's upper bound, or the RDP figure with the reason why not."""
     counts: Counter[tuple[float, float]] = Counter()
-    for event in events:
-        if isinstance(event, GaussianEvent | PoissonGaussianEvent):
-            rate = event.q if isinstance(event, PoissonGaussianEvent) else 1.0
-            counts[event.z, rate] += event.count
+    for z, q, count in _segments(events):
+        counts[z, q] += count
     history = [(z, q, count) for (z, q), count in counts.items()]
     value, reason = _ask_child({"history": history, "delta": delta}, timeout_s)
     if value is None:
@@ -236,6 +234,15 @@ def _prv_epsilon(
     if value > best.eps:
         return replace(best, note="PRV's bound is above RDP's; RDP shown")
     return EpsResult(eps=max(0.0, value), method="prv", order=None, upper=True)
+
+
+def _segments(events: Sequence[Event]) -> list[tuple[float, float, int]]:
+    """Noise multiplier, rate and count of each Gaussian event, as Opacus has them."""
+    return [
+        (event.z, event.q if isinstance(event, PoissonGaussianEvent) else 1.0, event.count)
+        for event in events
+        if isinstance(event, GaussianEvent | PoissonGaussianEvent)
+    ]
 
 
 def _ask_child(

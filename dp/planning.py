@@ -7,7 +7,7 @@ norm; the noise is known beforehand; their ratio tells useless plans from useful
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from dp.calibration import calibrate_z, plan_z
 from dp.errors import PrivacyError
@@ -157,6 +157,8 @@ def _unit(mode: Mode) -> Unit:
             return Unit.PATIENT
         case Mode.FEDSGD | Mode.ISRL:
             return Unit.RECORD
+        case _:
+            assert_never(mode)
 
 
 def _plan(setting: Setting, mode: Mode, unit: Unit) -> PrivacyPlan:

@@ -143,5 +143,5 @@ def _say(code: int, text: str) -> int:
     return code
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover # a test runs it, in a process of its own
     sys.exit(main())

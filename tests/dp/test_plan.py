@@ -321,6 +321,7 @@ class TestSensitivity:
 class TestAdaptive:
     def test_the_bit_and_the_update_share_the_budget_exactly(self) -> None:
         """Common noise z_delta·C over the joint sensitivity is z (privacy.md 4.2)."""
+        assert update_z(PrivacyPlan(**WIDE)) == 4.0
         plan = PrivacyPlan(**{**WIDE, "dimension": 101}, adaptive=ADAPTIVE)
         z_delta = update_z(plan)
         assert z_delta**-2 + (2 * ADAPTIVE.count_noise_std) ** -2 == pytest.approx(plan.z**-2)

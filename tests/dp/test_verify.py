@@ -40,6 +40,7 @@ from dp.verify import main, verify_ledger
 
 pytest.importorskip("dp_accounting")
 
+ROOT = Path(__file__).parents[2]
 NOW = "2026-11-30T12:00:00Z"
 RUN = "ab" * 16
 SILOS = tuple(f"silo-{letter}" for letter in "abcdefghij")
@@ -187,6 +188,14 @@ class TestTrueLedgers:
         """All four."""
         limits: dict[str, Any] = {"local_epsilon": 30.0, "run_epsilon": 9.0, "year_epsilon": 9.5}
         assert verify_ledger(lines(written(**limits)), KEYS).ok
+
+    @pytest.mark.parametrize("order", [None, 4])
+    def test_each_filter_is_recomputed(self, order: int | None) -> None:
+        """Gaussian rounds under both; and what came back counts nothing."""
+        kind = FilterKind.GDP if order is None else FilterKind.RDP
+        rule = Filter(kind=kind, delta=1e-5, order=order)
+        for rounds in (0, 2):
+            assert verify_ledger(lines(written(rounds=rounds, filter=rule)), KEYS).ok
 
     def test_a_data_set_ledger_converts_and_verifies(self) -> None:
         """One writer, another relation: replace-one patients from zero-out records."""
@@ -423,6 +432,16 @@ def test_a_conversion_of_sampled_events_is_found() -> None:
     assert any("only q = 1" in one.text for one in found)
 
 
+@pytest.mark.parametrize("steps_", [0, "3", None])
+def test_a_plan_without_steps_cannot_be_read(steps_: object) -> None:
+    """In isrl every local step is a release."""
+    plan = replace(PLAN, mode=Mode.ISRL, unit=Unit.RECORD, n_c=0, h_dp=0, padding=0, z=8.0)
+    steps = steps_of(written(plan, rounds=0))
+    steps[COMMIT]["body"]["plan"]["local_steps"] = steps_
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("PLAN_COMMIT cannot be read (local_steps)" in one.text for one in found)
+
+
 def test_a_filter_that_cannot_sum_is_found() -> None:
     """A gdp account with sampled events."""
     steps = steps_of(written(SAMPLED, rounds=1))
@@ -612,6 +631,12 @@ class TestCommand:
         assert main([str(ledger), "--keys", str(keys)]) == 2
         assert "secagg[verify]" in capsys.readouterr().out
 
+    def test_it_is_a_program(self) -> None:
+        """`python -m dp.verify`."""
+        command = [sys.executable, "-m", "dp.verify", "--help"]
+        done = subprocess.run(command, cwd=ROOT, check=True, timeout=100, capture_output=True)
+        assert b"--keys" in done.stdout
+
     def test_an_empty_file_is_no_ledger(self, files: tuple[Path, Path]) -> None:
         """Not even a beginning."""
         ledger, keys = files
@@ -634,6 +659,5 @@ class TestCommand:
             "assert own == {'dp.verify', 'dp.inspection', 'dp.offline', 'dp.recount'}, own\n"
             "sys.exit(code)\n"
         )
-        root = Path(__file__).parents[2]
-        done = subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=100)
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, timeout=100)
         assert done.returncode == 0
