@@ -320,16 +320,19 @@ class Stage:
         """Open the attempt everywhere."""
         self.tell_all(self.opening())
         self.view.see_keys(self.setup, self.advertises, self.threshold)
-        for seat in self.corrupted:
-            for name, kind in (("a", ShareKind.KEY), ("b", ShareKind.SELF)):
-                secret = self.silos[seat]._secrets[name].reveal()
-                self.view.see_secret(self.setup, seat, kind, secret)
 
     def share(self) -> None:
         """Announce U1 everywhere; the corrupted silos open what is meant for them."""
         self.advertise()
         self.tell_all(self.keys())
+        self.corrupt()
+
+    def corrupt(self) -> None:
+        """What the corrupted silos have dealt and were dealt is the adversary's."""
         for seat in self.corrupted:
+            for name, kind in (("a", ShareKind.KEY), ("b", ShareKind.SELF)):
+                secret = self.silos[seat]._secrets[name].reveal()
+                self.view.see_secret(self.setup, seat, kind, secret)
             for dealer, payload in self.opened_boxes(seat).items():
                 self.view.see_share(self.setup, dealer, ShareKind.KEY, seat, payload.share_a)
                 self.view.see_share(self.setup, dealer, ShareKind.SELF, seat, payload.share_b)
