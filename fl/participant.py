@@ -7,11 +7,14 @@ silos' record and N change when it joins, leaves or has lost its variate, fl.ste
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, cast
 
 import numpy as np
 
+from dp.plan import Mode, PrivacyPlan
+from dp.rng import NoiseSource, NoiseStream
 from fl.algorithms import VARIATE_DELTA, LocalWork, Traits, algorithm_of
-from fl.errors import SpecMismatchError
+from fl.errors import PlanError, RunStateError, SpecMismatchError, VariateLostError
 from fl.memory import ERROR, KEPT, LEFT, PERSONAL, Kept, RunMemory
 from fl.personal import Division, split_personal
 from fl.pipeline import (
@@ -32,6 +35,19 @@ from fl.pipeline import (
 )
 from fl.plan import RoundKind, TrainingPlan, Weighting
 from fl.ports import FloatVector, LocalTask, Metrics, NamedTensors, SiloMemory, Tensor
+from fl.privacy import (
+    GRID_MODES,
+    UNIT_MODES,
+    PrivateStep,
+    PrivateTask,
+    check_size,
+    clipped_integers,
+    decoded_sum,
+    document_of,
+    local_denominator,
+    noise_share,
+    privacy_of,
+)
 from fl.reals import real_values
 from fl.seeding import derive_seed
 from fl.state import (
@@ -59,6 +75,10 @@ from secagg.messages import MAX_STATE_BYTES, model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 from secagg.rng import Rng
 
+# What does not depend on the silo's data may show; whatever else fails under a privacy plan ends as
+# the zero vector plus noise, because staying away would tell (privacy.md 4.1).
+_PUBLIC_FAILURES: Final = (PlanError, RunStateError, SpecMismatchError, VariateLostError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Contribution:
@@ -85,6 +105,12 @@ class RunParticipant:
         rng: draws the run's rounding secret once.
         own_steps: round number to K_k, where the plan leaves that to the silo; by default as many
             as the plan allows.
+        noise: gives a fresh source of noise for each attempt. Only dp.rng.NoiseStream is private;
+            a simulation that must repeat may take another.
+
+    Attributes:
+        saturated: coordinates of the last contribution beyond their range; for the silo's own log.
+        failures: contributions that became zero because training failed, likewise.
     """
 
     def __init__(
@@ -98,6 +124,7 @@ class RunParticipant:
         memory: SiloMemory,
         rng: Rng,
         own_steps: Callable[[int], int] | None = None,
+        noise: Callable[[], NoiseSource] = NoiseStream,
     ) -> None:
         self._plan = plan
         self._digest = plan.digest()
@@ -116,6 +143,11 @@ class RunParticipant:
         self._features = len(task.statistics().names) if plan.standardize else 0
         self._repeat: tuple[int, bytes, bytes, dict[str, IntVector]] | None = None
         self.saturated = 0
+        self.failures = 0
+        self._noise = noise
+        self._privacy = privacy_of(plan)
+        if self._privacy is not None:
+            self._check_private(self._privacy)
 
     def check(self, parameters: RoundParameters, plan_document: bytes) -> None:
         """Refuse a round that is not one of this run as the plan has it.
@@ -140,6 +172,12 @@ class RunParticipant:
             ("n_max", self._plan.max_silos, parameters.n_max),
             ("vector", _shown(spec), _shown(parameters.spec)),
             ("coefficients", COMMON_COEFFICIENTS, parameters.coefficients),
+            (
+                "privacy plan",
+                document_of(self._plan).decode(),
+                parameters.dp.decode(errors="replace"),
+            ),
+            ("h_dp", self._privacy.h_dp if self._privacy else 0, parameters.h_dp),
         )
         for field, mine, theirs in expected:
             if mine != theirs:
@@ -147,6 +185,11 @@ class RunParticipant:
                     f"round {number}: {field}: the plan and this silo's task give {mine}, "
                     f"the coordinator asks {theirs}"
                 )
+        if self._privacy is not None and parameters.n_c < self._privacy.n_c:
+            raise SpecMismatchError(
+                f"round {number}: the privacy plan counts on n_c of at least {self._privacy.n_c}, "
+                f"the coordinator asks {parameters.n_c}"
+            )
 
     def required_state(self, number: int) -> bytes | None:
         """Return the model hash that round `number` must have, None if this silo cannot know.
@@ -160,6 +203,8 @@ class RunParticipant:
 
         It is enough to stop taking part where silos have no control variates.
         """
+        if self._privacy is not None:
+            raise RunStateError("under a privacy plan a silo leaves by taking part no more")
         self._memory.leave()
         self._repeat = None
 
@@ -169,7 +214,8 @@ class RunParticipant:
         """Train on the received state and return the integers of every data segment.
 
         A second call for the same round and state, as in a new attempt, returns the same integers
-        (with compression: for the same coins).
+        (with compression: for the same coins), except where a share of noise is in them: a retry
+        draws it anew.
 
         Args:
             parameters: of the attempt, checked.
@@ -189,6 +235,8 @@ class RunParticipant:
         if self._repeat is not None and self._repeat[:3] == (number, state_hash, coins):
             return self._repeat[3]
         state = self._read(number, state_bytes)
+        if self._privacy is not None and self._privacy.mode in GRID_MODES:
+            return self._contribute_noised(number, state, spec, self._privacy)
         made = self._made(number, state, is_refresh=VARIATE in spec.names)
         maps = compressors(self._plan, spec, self._layout.size, coins)
         errors = self._errors(made, maps, state)
@@ -239,7 +287,12 @@ class RunParticipant:
         if model_hash(parameters.kind, state_bytes) != aggregate.state_hash:
             raise SpecMismatchError("the sum was computed on another state than the one given")
         state = self._read(parameters.round, state_bytes)
-        released = decode_aggregate(aggregate.values, spec=parameters.spec, ranges=ranges_of(state))
+        released = decode_aggregate(
+            aggregate.values,
+            spec=parameters.spec,
+            ranges=ranges_of(state),
+            privacy=self._privacy,
+        )
         maps = compressors(self._plan, parameters.spec, self._layout.size, coins)
         released = replace(released, bulk=expanded(released.bulk, maps))
         return self._settle(parameters.round, state, released, aggregate.survivors)
@@ -259,6 +312,76 @@ class RunParticipant:
         """Return the shared model of a state with this silo's own personal layers in it."""
         state = decode_state(state_bytes, MAX_STATE_BYTES)
         return self._full_model(state, self._memory.settled())
+
+    def _check_private(self, privacy: PrivacyPlan) -> None:
+        """Refuse at the start what would show in a round: a model or data that do not fit."""
+        check_size(privacy, self._layout.size)
+        if privacy.mode not in UNIT_MODES:
+            return
+        if not hasattr(self._task, "train_private"):
+            raise PlanError(
+                f"privacy plan: mode {privacy.mode} needs a task with train_private; "
+                f"{type(self._task).__name__} has none"
+            )
+        cast("PrivateTask", self._task).check_private(privacy)
+
+    def _contribute_noised(
+        self, number: int, state: State, spec: VectorSpec, privacy: PrivacyPlan
+    ) -> dict[str, IntVector]:
+        """Return this attempt's integers on the privacy plan's grid, its share of noise added."""
+        name = spec.names[0]
+        clip_norm = ranges_of(state)[name]
+        source = self._noise()
+        share = noise_share(privacy, source)  # before the update is known (privacy.md 6.4)
+        integers = self._clipped(number, state, name, clip_norm, source)
+        if share is not None:
+            integers = integers + share
+        return {name: integers}
+
+    def _clipped(
+        self, number: int, state: State, name: str, clip_norm: float, source: NoiseSource
+    ) -> IntVector:
+        """Return the integers before the share; they stay here, and what is kept follows them."""
+        privacy = self._privacy
+        assert privacy is not None  # the caller has looked
+        if privacy.mode in UNIT_MODES:
+            return self._task_step(number, state, None, source).astype(np.int64, copy=False)
+        try:
+            made = self._made(number, state, is_refresh=False)
+            update = made.parts[name] / made.weight
+        except _PUBLIC_FAILURES:
+            raise
+        except Exception:  # noqa: BLE001 (a failure that depends on data must not show)
+            self.failures += 1
+            start = self._layout.flatten(summed(model_of(state)))
+            work = LocalWork(state=state, start=start, after=start, steps=0)
+            made = _Contribution(parts={name: start}, meta={}, scalars={}, work=work, keeps={})
+            update = np.full(len(start), np.nan)
+        integers = clipped_integers(
+            update, privacy, clip_norm=clip_norm, weight=made.weight, coins=source
+        )
+        sent = decoded_sum(integers, privacy, name=name, clip_norm=clip_norm)
+        self._keep_pending(number, made, {name: sent[name]}, {})
+        return integers
+
+    def _task_step(
+        self, number: int, state: State, correction: FloatVector | None, source: NoiseSource
+    ) -> "FloatVector | IntVector":
+        """Let the task take the units' own steps, by the privacy plan."""
+        privacy = self._privacy
+        assert privacy is not None  # the caller has looked
+        self._task.prepare(preprocess_of(state))
+        weight = silo_weight(self._plan, self._names[self._seat], self._task.n_examples)
+        name = self._traits(number).segments[0]
+        step = PrivateStep(
+            plan=privacy,
+            learning_rate=self._plan.local_rate(trained_of(state)),
+            denominator=local_denominator(privacy, weight),
+            correction=correction,
+            source=source,
+            clip_norm=ranges_of(state)[name],
+        )
+        return cast("PrivateTask", self._task).train_private(model_of(state), step)
 
     def _traits(self, number: int) -> Traits:
         return self._algorithm.traits(number)
@@ -365,6 +488,9 @@ class RunParticipant:
     ) -> tuple[FloatVector, int]:
         """Return y over all parameters, and K_k."""
         plan, silo = self._plan, self._names[self._seat]
+        if self._privacy is not None and self._privacy.mode is Mode.ISRL:
+            after = self._task_step(number, state, correction, self._noise())
+            return after.astype(np.float64, copy=False), plan.local.local_steps
         public = public_steps(plan, silo, number)
         most = plan.local.local_steps if public is None else public
         if public is None and self._own_steps is not None:

@@ -21,12 +21,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dp.plan import PrivacyPlan
 from fl.algorithms import algorithm_of
 from fl.compression import Compressor
 from fl.errors import NonFiniteUpdateError, SpecMismatchError
 from fl.metrics import score_histogram
 from fl.plan import MAX_EXAMPLES, RoundKind, TrainingPlan, Weighting
 from fl.ports import FloatVector, Metrics
+from fl.privacy import GRID_MODES, decoded_sum, grid_step, privacy_of, private_spec
 from fl.ranges import usage
 from fl.reals import META_LIMIT, UNIT, real_segments, real_totals
 from fl.statistics import statistics_segments
@@ -96,6 +98,9 @@ def vector_spec(plan: TrainingPlan, number: int, size: int) -> VectorSpec:
     if plan.kind_of(number) is RoundKind.STATISTICS:
         return VectorSpec(segments=statistics_segments(size, plan.max_silos))
     traits = algorithm_of(plan).traits(number)
+    privacy = privacy_of(plan)
+    if privacy is not None:
+        return private_spec(plan, privacy, traits.segments[0], size)
     sent, bits = plan.compression.size(size), plan.value_bits_of(number)
     n_max = plan.max_silos
     segments: list[Segment] = [
@@ -260,7 +265,11 @@ def encode_contribution(
 
 
 def decode_aggregate(
-    values: Mapping[str, IntVector], *, spec: VectorSpec, ranges: Mapping[str, float]
+    values: Mapping[str, IntVector],
+    *,
+    spec: VectorSpec,
+    ranges: Mapping[str, float],
+    privacy: PrivacyPlan | None = None,
 ) -> Decoded:
     """Return a secure sum's integers as numbers.
 
@@ -268,13 +277,19 @@ def decode_aggregate(
         values: every data segment's sum.
         spec: of the round.
         ranges: clip range of each bulk segment, from the state that the silos trained on.
+        privacy: the run's privacy plan; its grid is the vector's where it has one.
 
     Raises:
         SpecMismatchError: a segment is missing or has another length.
+        RunStateError: a noised sum may have wrapped around the ring.
     """
     decoded = Decoded(bulk={}, meta={})
     for segment in spec.segments:
         total = _of_length(segment, values.get(segment.name))
+        if privacy is not None and privacy.mode in GRID_MODES:
+            name, clip_norm = segment.name, ranges[segment.name]
+            decoded.bulk.update(decoded_sum(total, privacy, name=name, clip_norm=clip_norm))
+            continue
         if segment.kind is SegmentKind.META:
             decoded.meta[segment.name] = total
         else:
@@ -282,8 +297,12 @@ def decode_aggregate(
     return decoded
 
 
-def quantizer_steps(spec: VectorSpec, ranges: Mapping[str, float]) -> dict[str, float]:
+def quantizer_steps(
+    spec: VectorSpec, ranges: Mapping[str, float], privacy: PrivacyPlan | None = None
+) -> dict[str, float]:
     """Return the distance of neighboring values of each bulk segment."""
+    if privacy is not None and privacy.mode in GRID_MODES:
+        return {segment.name: grid_step(privacy, ranges[segment.name]) for segment in spec.segments}
     return {
         segment.name: _quantizer(segment, ranges).step
         for segment in spec.segments

@@ -17,6 +17,7 @@ from fl import fields
 from fl.compression import CompressionPlan
 from fl.errors import PlanError
 from fl.participation import ParticipationPlan
+from fl.privacy import check_privacy
 from fl.schedules import EarlyStop, Schedule
 from fl.work import WorkPlan
 from secagg.canonical import digest
@@ -133,6 +134,8 @@ class TrainingPlan:
         compression: what is done to bulk segments before they are quantized.
         personal: patterns such as "*bn*"; parameters whose names match stay at the silo.
         max_refreshes: rounds that a run may insert to renew lost control variates.
+        privacy: the privacy plan's document (dp.plan), as fl.privacy.as_settings gives it; empty
+            for a run without one.
     """
 
     task: TaskPlan
@@ -160,6 +163,7 @@ class TrainingPlan:
     compression: CompressionPlan = field(default_factory=CompressionPlan)
     personal: tuple[str, ...] = ()
     max_refreshes: int = 8
+    privacy: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values out of range and combinations that contradict each other."""
@@ -182,7 +186,9 @@ class TrainingPlan:
         object.__setattr__(self, "server_learning_rate", rate)
         object.__setattr__(self, "algorithm_settings", settings)
         object.__setattr__(self, "personal", personal)
+        object.__setattr__(self, "privacy", fields.json_copy("privacy", self.privacy))
         self._check_weighting()
+        check_privacy(self)
 
     def _check_weighting(self) -> None:
         if self.weighting not in list(Weighting):

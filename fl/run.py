@@ -41,6 +41,7 @@ from fl.pipeline import (
 )
 from fl.plan import RoundKind, TrainingPlan
 from fl.ports import FloatVector, NamedTensors, Tensor
+from fl.privacy import privacy_of
 from fl.state import (
     State,
     decode_state,
@@ -94,6 +95,19 @@ class RoundRequest:
     coefficients: tuple[str, ...]
     state: bytes
     state_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPreview:
+    """What is known of a round while the one before it still runs: enough for its ctx.
+
+    Keys and shares can be exchanged on the strength of it (protocol.md 2.2, 1).
+    """
+
+    kind: RoundKind
+    number: int
+    spec: VectorSpec
+    coefficients: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,20 +260,43 @@ class TrainingRun:
             state_hash=model_hash(kind, self._state_bytes),
         )
 
-    def cohort(self, available: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whom the current round invites, by the plan's sampler; a refresh invites all.
+    def preview(self) -> RoundPreview | None:
+        """The round after the current one, unless the current one may be the last.
+
+        A refresh that falls due, or an early stop, makes it void.
+        """
+        trains = self.plan.kind_of(self._number) is RoundKind.TRAINING and not self._refreshing
+        number = self._number + 1
+        if (
+            self._status is not RunStatus.RUNNING
+            or trained_of(self._state) + trains >= self.plan.rounds
+            or number > self.plan.highest_round
+        ):
+            return None
+        return RoundPreview(
+            kind=self.plan.kind_of(number),
+            number=number,
+            spec=self._plain_spec(number),
+            coefficients=COMMON_COEFFICIENTS,
+        )
+
+    def cohort(self, available: tuple[int, ...], number: int | None = None) -> tuple[int, ...]:
+        """Return whom a round invites, by the plan's sampler; a refresh invites all.
 
         Args:
             available: seats of the run that can be invited now.
+            number: of the round; the current one by default, or one that `preview` gave.
         """
-        if self._refreshing or self.plan.kind_of(self._number) is RoundKind.STATISTICS:
+        number = self._number if number is None else number
+        is_refresh = self._refreshing and number == self._number
+        if is_refresh or self.plan.kind_of(number) is RoundKind.STATISTICS:
             return tuple(sorted(available))
         return cohort_of(
             self.plan.participation,
             available,
             tuple(self._names),
             seed=self.plan.seed,
-            number=self._number,
+            number=number,
         )
 
     def admit(self, seat: int, name: str) -> None:
@@ -326,7 +363,11 @@ class TrainingRun:
                 f"current state; got round {parameters.round}, attempt {parameters.attempt}"
             )
         spec = self._spec()
-        released = decode_aggregate(aggregate.values, spec=spec, ranges=ranges_of(self._state))
+        privacy, ranges = privacy_of(self.plan), ranges_of(self._state)
+        try:
+            released = decode_aggregate(aggregate.values, spec=spec, ranges=ranges, privacy=privacy)
+        except RunStateError as error:  # a noised sum beyond the ring's half: the alarm
+            return self._failed(str(error), retried=False)
         maps = compressors(self.plan, spec, self._size, coins)
         released = replace(released, bulk=expanded(released.bulk, maps))
         return self.receive_decoded(released, aggregate.survivors)
@@ -444,8 +485,11 @@ class TrainingRun:
     def _spec(self) -> VectorSpec:
         if self._refreshing:
             return refresh_spec(self.plan, self._size)
-        training = self.plan.kind_of(self._number) is RoundKind.TRAINING
-        return vector_spec(self.plan, self._number, self._size if training else self._features)
+        return self._plain_spec(self._number)
+
+    def _plain_spec(self, number: int) -> VectorSpec:
+        training = self.plan.kind_of(number) is RoundKind.TRAINING
+        return vector_spec(self.plan, number, self._size if training else self._features)
 
     def _require_running(self) -> None:
         if self._status is not RunStatus.RUNNING:
@@ -462,8 +506,12 @@ class TrainingRun:
             attempt=self._attempt,
             survivors=survivors,
             is_refresh=self._refreshing,
-            saturated=sum(int(released.meta[usage_name(name)][0]) for name in released.bulk),
-            steps=quantizer_steps(self._spec(), ranges),
+            saturated=sum(
+                int(released.meta[usage][0])
+                for usage in map(usage_name, released.bulk)
+                if usage in released.meta
+            ),
+            steps=quantizer_steps(self._spec(), ranges, privacy_of(self.plan)),
         )
         if kind is RoundKind.STATISTICS or self._refreshing:
             return report

@@ -13,11 +13,13 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from fl.errors import LearningError, VariateLostError
+from dp.rng import NoiseSource, NoiseStream
+from fl.errors import LearningError, PlanError, VariateLostError
 from fl.participant import RunParticipant
 from fl.pipeline import Decoded, IntVector
 from fl.plan import TrainingPlan
 from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
+from fl.privacy import document_of, privacy_of
 from fl.run import (
     RoundFailure,
     RoundReport,
@@ -35,6 +37,7 @@ from secagg.journal import SiloHistory
 from secagg.messages import MAX_STATE_BYTES, Abandon, AbandonRequest, Message, Result
 from secagg.parameters import RoundParameters
 from secagg.phases import Phase
+from secagg.policy import SiloPolicy
 from secagg.recall import RecalledRound
 from secagg.testing import RoundHarness, SeededRng, make_federation, make_parameters
 
@@ -83,6 +86,7 @@ def simulate(
     memories: Mapping[str, SiloMemory] = MappingProxyType({}),
     own_steps: Callable[[str, int], int] | None = None,
     on_round: Callable[[RoundReport | RoundFailure, TrainingRun], None] | None = None,
+    noise: Callable[[str], NoiseSource] | None = None,
 ) -> SimulationResult:
     """Run a training plan over silos in this process.
 
@@ -96,10 +100,14 @@ def simulate(
         memories: silo name to its memory, for silos that shall start with one or lose it.
         own_steps: (silo, round) to K_k, for a plan that leaves it to the silos.
         on_round: called after each attempt with its outcome and the run.
+        noise: silo name to a source of noise for one attempt, under a privacy plan. By default it
+            is real noise, which no seed repeats; a source that repeats protects nobody.
 
     Raises:
         LearningError: a silo refuses the run, as for a task that does not fit the plan.
     """
+    if plan.privacy and not secure:
+        raise PlanError("a privacy plan needs the secure sum; there is no plain reference")
     names = dict(enumerate(sorted(tasks), start=1))
     run_id = RunId(digest("simulated-run", u64(seed))[:16])
     participants = {
@@ -112,6 +120,7 @@ def simulate(
             memory=memories.get(name) or DictMemory(),
             rng=SeededRng(derive_seed(seed, "silo", seat)),
             own_steps=partial(own_steps, name) if own_steps else None,
+            noise=partial(noise, name) if noise else NoiseStream,
         )
         for seat, name in names.items()
     }
@@ -215,9 +224,14 @@ class _SecureRounds:
         self._result: Result | None = None
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
+        roster, privacy = self._federation.roster, privacy_of(self._run.plan)
+        least = privacy.n_c if privacy else 0
         parameters = make_parameters(
-            self._federation.roster,
+            roster,
             request.spec,
+            n_c=max(SiloPolicy().colluding(roster), least),
+            h_dp=privacy.h_dp if privacy else 0,
+            dp=document_of(self._run.plan),
             run=self._run_id,
             kind=request.kind.value,
             round=request.number,

@@ -19,6 +19,7 @@ from fl.personal import split_personal
 from fl.pipeline import MEMBERS, VARIATE, WEIGHT, Decoded, scalar_sums, usage_name
 from fl.plan import RoundKind, TrainingPlan, Weighting
 from fl.ports import NamedTensors, Tensor
+from fl.privacy import check_size, first_range, next_clip, privacy_of
 from fl.ranges import INITIAL_RANGE, next_range
 from fl.state import (
     ENROLLED,
@@ -61,6 +62,11 @@ def initial_state(plan: TrainingPlan, model: NamedTensors, seats: tuple[int, ...
         # A gradient has the size of Δ_k / (Kη).
         path = plan.local.local_steps * plan.local.learning_rate
         state[RANGE + VARIATE] = np.array(INITIAL_RANGE / path)
+    privacy = privacy_of(plan)
+    if privacy is not None:
+        check_size(privacy, size)
+        name = algorithm.traits(plan.first_training_round).segments[0]
+        state[RANGE + name] = np.array(first_range(plan, privacy))
     state[SEATS] = np.array(sorted(seats), dtype=np.int64)
     state[LAST_ROUND] = np.zeros(len(seats), dtype=np.int64)
     state[ENROLLED] = np.array(len(seats), dtype=np.int64)
@@ -100,6 +106,11 @@ def next_state(
     else:
         moved.update(_trained(plan, state, number, released, survivors))
     ranges = ranges_of(state)
+    privacy = privacy_of(plan)
+    if privacy is not None:
+        name = next(iter(released.bulk))
+        moved[RANGE + name] = np.array(next_clip(privacy, ranges[name], released.bulk))
+        return moved
     for name in released.bulk:
         saturated, large = (int(count) for count in released.meta[usage_name(name)])
         moved[RANGE + name] = np.array(next_range(ranges[name], saturated, large))
@@ -159,7 +170,14 @@ def _refreshed(
 
 
 def total_weight(plan: TrainingPlan, released: Decoded, survivors: Mapping[int, str]) -> float:
-    """Return Σ ρ over the survivors, of the same sum as the updates (AGG-03)."""
+    """Return Σ ρ over the survivors, of the same sum as the updates (AGG-03).
+
+    Under a privacy plan it is the plan's public constant: a divisor that follows from the data
+    would be a release of its own (privacy.md 4.1).
+    """
+    privacy = privacy_of(plan)
+    if privacy is not None:
+        return privacy.denominator
     if plan.weighting is Weighting.HIDDEN:
         total = int(released.meta[WEIGHT][0]) / plan.n_cap
     else:

@@ -11,10 +11,12 @@ from fl.algorithms.fednova import FedNova
 from fl.algorithms.fedopt import ServerOptimizer, fedopt
 from fl.algorithms.fedprox import fedprox
 from fl.algorithms.fedsgd import FedSgd
+from fl.algorithms.private import privately
 from fl.algorithms.qfedavg import QFedAvg
 from fl.algorithms.scaffold import SERVER_VARIATE, VARIATE_DELTA, Scaffold, server_variate
 from fl.optimizers import optimizer_of
 from fl.plugins import Group, find
+from fl.privacy import privacy_of
 
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
@@ -51,6 +53,12 @@ def algorithm_of(plan: "TrainingPlan") -> Algorithm:
     Raises:
         PlanError: an unknown name, or settings that the algorithm does not have.
     """
+    privacy = privacy_of(plan)
+    algorithm = _named(plan)
+    return algorithm if privacy is None else privately(plan, algorithm, privacy)
+
+
+def _named(plan: "TrainingPlan") -> Algorithm:
     optimizer_of(plan.local)  # refuses a solver that is not installed here
     make = ALGORITHMS.get(plan.algorithm)
     if make is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from dp.plan import PrivacyPlan
 from fl.errors import PlanError
 from fl.plan import LocalPlan
 from fl.ports import (
@@ -23,6 +24,7 @@ from fl.ports import (
     NamedTensors,
     Tensor,
 )
+from fl.privacy import IntVector, PrivateStep
 from fl.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -51,12 +53,15 @@ class OwnModel:
         examples: the training rows, as fl.training.loop.TensorExamples or DatasetExamples.
         loss: (outputs, targets) to the batch's mean loss, 0-d.
         correct: (outputs, targets) to the number of right outputs; None where that means nothing.
+        unit_of: each row's patient, numbered from 0 without gaps, for a privacy plan of the unit
+            patient; None: every row is a unit.
     """
 
     build: "Callable[[], nn.Module]"
     examples: "Examples"
     loss: "LossFunction"
     correct: "CorrectFunction | None" = None
+    unit_of: IntVector | None = None
 
 
 class OwnTask:
@@ -114,6 +119,21 @@ class OwnTask:
 
         bridge.load_model(self._module, model)
         return loop.gradient(self._module, self._own.loss, self._own.examples)
+
+    def check_private(self, plan: PrivacyPlan, /) -> None:
+        """Refuse a module, loss or data that clipping each unit does not protect."""
+        from fl.training import private
+
+        own = self._own
+        private.check(self._module, own.loss, own.examples, plan, own.unit_of)
+
+    def train_private(self, model: NamedTensors, step: PrivateStep, /) -> FloatVector | IntVector:
+        """Take a round's private steps from `model`."""
+        from fl.training import bridge, private
+
+        own = self._own
+        bridge.load_model(self._module, model)
+        return private.step(self._module, own.loss, own.examples, step, own.unit_of)
 
     def evaluate(self, model: NamedTensors, /) -> Metrics:
         """Return the sums over all examples at `model`."""

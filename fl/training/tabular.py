@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dp.plan import PrivacyPlan
 from fl.errors import DataError, RunStateError
 from fl.models import TabularModel, initial_parameters, losses, predict
 from fl.plan import LocalPlan
 from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
+from fl.privacy import IntVector, PrivateStep
 from fl.schema import FeatureSchema, Table
 
 if TYPE_CHECKING:
@@ -118,6 +120,21 @@ class TabularTask:
 
         module, examples = self._loaded(model)
         return loop.gradient(module, self._loss, examples)
+
+    def check_private(self, plan: PrivacyPlan, /) -> None:
+        """Refuse what clipping each row does not protect; a row is a record, and a patient."""
+        from fl.training import private
+
+        self.prepare({})
+        module, examples = self._loaded(self.initial_model(0))
+        private.check(module, self._loss, examples, plan, None)
+
+    def train_private(self, model: NamedTensors, step: PrivateStep, /) -> FloatVector | IntVector:
+        """Take a round's private steps from `model`."""
+        from fl.training import private
+
+        module, examples = self._loaded(model)
+        return private.step(module, self._loss, examples, step, None)
 
     def evaluate(self, model: NamedTensors, /) -> Metrics:
         """Return the summed loss and the correct predictions over all rows at `model`."""

@@ -1,0 +1,320 @@
+"""Privacy plans in runs: what each mode lets out, what it refuses, and that it still learns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dp.plan import (
+    AdaptiveClip,
+    Adjacency,
+    Mode,
+    PrivacyPlan,
+    Unit,
+    bound_on_grid,
+    share_noise_std,
+    steps_per_unit,
+)
+from dp.rng import ReplayStream
+from fl.errors import PlanError, SpecMismatchError
+from fl.participant import RunParticipant
+from fl.pipeline import Decoded, vector_spec
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan, Weighting
+from fl.privacy import CLIP_COUNT, as_settings, document_of, privacy_of
+from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+from fl.simulation import simulate
+from fl.state import decode_state, ranges_of
+from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy
+from secagg.ids import RunId
+from secagg.phases import Phase
+from secagg.testing import SeededRng, make_federation, make_parameters
+
+SILOS = 5
+RUN = RunId(b"r" * 16)
+
+
+def silo_plan(**changes: object) -> PrivacyPlan:
+    """A plan of mode silo for one parameter."""
+    fields: dict[str, object] = {
+        "unit": Unit.SILO,
+        "adjacency": Adjacency.ZERO_OUT,
+        "mode": Mode.SILO,
+        "clip": 1.0,
+        "z": 0.5,
+        "rounds": 3,
+        "delta": 1e-5,
+        "dimension": 1,
+        "cohort_size": SILOS,
+        "denominator": float(SILOS),
+        "n_c": 1,
+        "h_dp": 2,
+    }
+    return PrivacyPlan(**(fields | changes))  # type: ignore[arg-type]  # checked at run time
+
+
+def training(privacy: PrivacyPlan, **changes: object) -> TrainingPlan:
+    """A training plan under it."""
+    fields: dict[str, object] = {
+        "task": TaskPlan(name="fl.testing:toy_task"),
+        "local": LocalPlan(local_steps=2, learning_rate=0.05),
+        "rounds": privacy.rounds,
+        "max_silos": SILOS,
+        "metrics": False,
+        "max_refreshes": 0,
+        "privacy": as_settings(privacy),
+    }
+    return TrainingPlan(**(fields | changes))  # type: ignore[arg-type]  # checked at run time
+
+
+def quiet(name: str) -> ReplayStream:
+    """Noise that repeats: for tests only."""
+    return ReplayStream(name.encode())
+
+
+def test_the_privacy_plan_is_part_of_the_document_and_of_ctx() -> None:
+    """Another z is another training plan, and the bytes for ctx are dp's own."""
+    privacy = silo_plan()
+    plan = training(privacy)
+    assert privacy_of(plan) == privacy
+    assert document_of(plan) == privacy.to_bytes()
+    assert TrainingPlan.parse(plan.document()) == plan
+    assert training(silo_plan(z=0.6)).digest() != plan.digest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"metrics": True}, "metrics"),
+        ({"rounds": 4}, "rounds"),
+        ({"standardize": True}, "standardize"),
+        ({"max_refreshes": 1}, "max_refreshes"),
+        ({"weighting": Weighting.HIDDEN, "n_cap": 5}, "weighting"),
+        ({"max_silos": 4}, "max_silos"),
+    ],
+)
+def test_a_training_plan_that_breaks_the_promise_is_refused(
+    changes: dict[str, object], word: str
+) -> None:
+    """Each by the field's name."""
+    with pytest.raises(PlanError, match=word):
+        training(silo_plan(), **changes)
+
+
+def test_a_broken_privacy_section_is_refused() -> None:
+    """Not a plan at all, and a plan that dp refuses."""
+    with pytest.raises(PlanError, match="privacy plan"):
+        TrainingPlan(
+            task=TaskPlan(),
+            local=LocalPlan(local_steps=1, learning_rate=1.0),
+            rounds=1,
+            max_silos=3,
+            privacy={"z": "0"},
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["afl", "qfedavg"])
+def test_algorithms_with_exact_scalars_are_refused(algorithm: str) -> None:
+    """What rides beside the update exactly has no place under a plan."""
+    plan = training(silo_plan(), algorithm=algorithm)
+    with pytest.raises(PlanError):
+        simulate(plan, least_squares_toy(1, silos=SILOS))
+
+
+def test_scaffold_with_gradients_is_refused() -> None:
+    """Option I would be a second release."""
+    plan = training(silo_plan(), algorithm="scaffold", algorithm_settings={"option": "I"})
+    with pytest.raises(PlanError, match="option"):
+        simulate(plan, least_squares_toy(1, silos=SILOS))
+
+
+def test_a_model_of_another_size_is_refused() -> None:
+    """The noise was sized for the plan's dimension."""
+    plan = training(silo_plan(dimension=2, allow_low_utility=True))
+    with pytest.raises(SpecMismatchError, match="parameters"):
+        simulate(plan, least_squares_toy(1, silos=SILOS))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam", "fedsgd"])
+def test_a_silo_run_goes_through_the_secure_sum(algorithm: str) -> None:
+    """Every round is summed and settled by every silo, with real noise."""
+    steps = {"local": LocalPlan(local_steps=1, learning_rate=0.05)} if algorithm == "fedsgd" else {}
+    plan = training(silo_plan(z=0.05, rounds=3), algorithm=algorithm, **steps)
+    result = simulate(plan, least_squares_toy(1, silos=SILOS))
+    assert result.status is RunStatus.COMPLETED, result.reason
+    assert [report.loss for report in result.reports] == [None] * 3
+    assert all(report.saturated == 0 for report in result.reports)
+
+
+def participant(plan: TrainingPlan, task: LeastSquaresTask, seat: int = 1) -> RunParticipant:
+    """One silo of the run."""
+    return RunParticipant(
+        plan,
+        run=RUN,
+        seat=seat,
+        names={number: f"silo-{number:02}" for number in range(1, SILOS + 1)},
+        task=task,
+        memory=DictMemory(),
+        rng=SeededRng(seat),
+    )
+
+
+def released(plan: TrainingPlan, task: LeastSquaresTask, times: int) -> list[dict[str, np.ndarray]]:
+    """What leaves one silo in `times` attempts on one state."""
+    run = TrainingRun(
+        plan,
+        model=task.initial_model(0),
+        names={number: f"silo-{number:02}" for number in range(1, SILOS + 1)},
+    )
+    request = run.next()
+    federation = make_federation(SILOS, seed=1)
+    privacy = privacy_of(plan)
+    assert privacy is not None
+    parameters = make_parameters(
+        federation.roster,
+        request.spec,  # type: ignore[union-attr]  # the run has just begun
+        run=RUN,
+        n_max=SILOS,
+        training_plan=plan.digest(),
+        dp=document_of(plan),
+        h_dp=privacy.h_dp,
+    )
+    one = participant(plan, task)
+    one.check(parameters, plan.document())
+    return [one.contribute(parameters, run.state) for _ in range(times)]
+
+
+def test_what_leaves_a_silo_is_noised_and_never_repeated() -> None:
+    """Table 5.4, mode silo: one segment; its spread is the share's, padding holds noise alone."""
+    privacy = silo_plan(dimension=1, clip=1.0, z=0.5)
+    task = least_squares_toy(1, silos=1, points=30)["silo-01"]
+    sent = released(training(privacy), task, 300)
+    assert all(set(one) == {"update"} for one in sent)
+    values = np.array([one["update"] for one in sent])
+    assert values.shape == (300, 1 + 1024)
+    sigma = share_noise_std(privacy)
+    spread = values[:, 0].std() / sigma
+    assert 0.85 < spread < 1.15  # 300 draws: standard error 4 %
+    padding = values[:, 1:].std() / sigma
+    assert 0.99 < padding < 1.01
+    assert abs(values[:, 1:].mean()) < 5 * sigma / np.sqrt(values[:, 1:].size)
+    bound = bound_on_grid(privacy)
+    assert abs(values[:, 0].mean()) < bound * 1.01 + 5 * sigma / np.sqrt(300)
+
+
+def test_a_changed_plan_is_refused_by_the_silo() -> None:
+    """Another plan in ctx, or fewer honest shares than it counts on."""
+    plan = training(silo_plan())
+    federation = make_federation(SILOS, seed=1)
+    one = participant(plan, least_squares_toy(1, silos=1)["silo-01"])
+    good = make_parameters(
+        federation.roster,
+        vector_spec(plan, 1, 1),
+        run=RUN,
+        n_max=SILOS,
+        training_plan=plan.digest(),
+        dp=document_of(plan),
+        h_dp=2,
+    )
+    one.check(good, plan.document())
+    for changes in ({"dp": silo_plan(z=0.4).to_bytes()}, {"dp": b""}, {"h_dp": 1}, {"n_c": 0}):
+        with pytest.raises(SpecMismatchError):
+            one.check(replace(good, **changes), plan.document())
+
+
+class BrokenTask(LeastSquaresTask):
+    """Training fails in a way that depends on data."""
+
+    def train(self, *_: object) -> None:  # type: ignore[override]
+        """Fail as a bad row would."""
+        raise ValueError("row 17 is not a number")
+
+
+def test_a_failure_that_depends_on_data_ends_as_zero_plus_noise() -> None:
+    """DPN-01: nobody outside can tell a failed silo from another."""
+    task = least_squares_toy(1, silos=1)["silo-01"]
+    privacy = silo_plan()
+    sent = released(training(privacy), BrokenTask(task.inputs, task.targets), 200)
+    first = np.array([one["update"][0] for one in sent])
+    assert abs(first.mean()) < 5 * share_noise_std(privacy) / np.sqrt(200)
+    assert first.std() > 0
+
+
+def test_a_nan_in_the_data_ends_as_zero_plus_noise() -> None:
+    """DPN-01: a non-finite update becomes the zero vector."""
+    task = LeastSquaresTask(np.array([[1.0], [np.nan]]), np.zeros(2))
+    privacy = silo_plan()
+    sent = released(training(privacy), task, 100)
+    first = np.array([one["update"][0] for one in sent])
+    assert abs(first.mean()) < 5 * share_noise_std(privacy) / np.sqrt(100)
+
+
+def test_the_sum_is_the_clipped_sum_within_its_noise() -> None:
+    """A tiny z: the released model is FedAvg's with clipped updates and the public denominator."""
+    tasks = least_squares_toy(3, silos=SILOS)
+    privacy = silo_plan(z=0.001, clip=0.2, rounds=1)
+    result = simulate(training(privacy), tasks, noise=quiet)
+    expected = 0.0
+    for task in tasks.values():
+        local = LocalPlan(local_steps=2, learning_rate=0.05)
+        after = task.train(task.initial_model(0), None, local, 0, 1).model_after[0]
+        expected += float(np.clip(after, -0.2, 0.2)) / SILOS
+    got = float(result.model()["weights"][0])
+    assert got == pytest.approx(expected, abs=0.005)
+
+
+def test_dropouts_are_borne_to_the_floor_and_no_further() -> None:
+    """The divisor stays the plan's constant; below n_c + h_dp nothing is opened."""
+    tasks = least_squares_toy(3, silos=SILOS)
+    plan = training(silo_plan(z=0.01, rounds=1, h_dp=3, clip=0.5))
+    one = simulate(plan, tasks, dropouts={1: {5: Phase.MASK}})
+    assert one.reports[0].survivors == (1, 2, 3, 4)
+    two = simulate(plan, tasks, dropouts={1: {4: Phase.MASK, 5: Phase.MASK}})
+    # The first attempt is below the floor; whoever vanished is back for the second.
+    assert [type(entry) for entry in two.history] == [RoundFailure, RoundReport]
+    assert two.reports[0].survivors == (1, 2, 3, 4, 5)
+
+
+def test_scaffold_keeps_what_its_integers_say_before_the_noise() -> None:
+    """c_k = −u_k/(Kη) from the clipped integers: bounded by C/(Kη), whatever the noise."""
+    privacy = silo_plan(z=2.0, clip=0.01, rounds=2)
+    plan = training(privacy, algorithm="scaffold")
+    result = simulate(plan, least_squares_toy(1, silos=SILOS))
+    path = 2 * 0.05
+    for variate in result.variates.values():
+        assert variate is not None
+        assert np.linalg.norm(variate) <= 0.01 / path * 1.01 + 1 / steps_per_unit(privacy) / path
+
+
+def test_scaffold_without_noise_to_speak_of_is_scaffold() -> None:
+    """4.4: equal to SCAFFOLD with full participation, no clip, no noise."""
+    tasks = least_squares_toy(2, silos=SILOS)
+    privacy = silo_plan(z=1e-4, clip=50.0, rounds=3, grid_bound=1e6)
+    private = training(privacy, algorithm="scaffold")
+    public = TrainingPlan(
+        task=private.task, local=private.local, rounds=3, max_silos=SILOS, algorithm="scaffold"
+    )
+    noised = simulate(private, tasks, noise=quiet).model()["weights"]
+    exact = simulate(public, tasks, secure=False).model()["weights"]
+    assert float(noised[0]) == pytest.approx(float(exact[0]), abs=0.02)
+
+
+def test_adaptive_clipping_moves_the_range_that_is_c() -> None:
+    """The bit rides in the vector; C is part of the state and stays in its limits."""
+    rule = AdaptiveClip(count_noise_std=60.0, clip_min=0.1, clip_max=4.0)
+    privacy = silo_plan(
+        cohort_size=100, denominator=100.0, dimension=2, adaptive=rule, z=0.5, rounds=2
+    )
+    plan = training(privacy, max_silos=100)
+    run = TrainingRun(
+        plan, model={"weights": np.zeros(1)}, names={n: f"silo-{n}" for n in range(1, 101)}
+    )
+    bulk = {"update": np.array([1.0]), CLIP_COUNT: np.array([50.0])}  # everybody unclipped
+    run.receive_decoded(Decoded(bulk=bulk, meta={}), tuple(range(1, 101)))
+    moved = ranges_of(decode_state(run.state, 10**6))["update"]
+    assert moved == pytest.approx(np.exp(-0.2 * 0.5))
+
+
+def test_there_is_no_plain_reference_under_a_plan() -> None:
+    """Plain sums would be the un-noised ones."""
+    with pytest.raises(PlanError):
+        simulate(training(silo_plan()), least_squares_toy(1, silos=SILOS), secure=False)
