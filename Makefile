@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	# The pip that comes with Python 3.11 knows neither --group nor --build-constraint.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
-		--group test --group check --editable '.[demo]'
+		--group test --group check --editable '.[demo,postgres]'
 	@touch $@
 
 demo: $(INSTALLED)

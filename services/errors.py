@@ -8,7 +8,8 @@
     ├── EnrollmentError              4   the authority refuses a request
     ├── StorageError                 5   a disk or database failed
     │   ├── CorruptError                 stored bytes are not those that were written
-    │   └── SchemaVersionError           written by a newer version of this software
+    │   ├── SchemaVersionError           written by a newer version of this software
+    │   └── LeaseLostError               another coordinator has taken over
     ├── AddressInUseError            6   the address to listen on is taken or is not ours
     ├── UnreachableError             7   nobody answers: server down, name unknown, time-out
     ├── TlsError                     8   somebody answers, but TLS fails; `cause` names why
@@ -101,6 +102,12 @@ class SchemaVersionError(StorageError):
     """The database was written by a newer version of this software."""
 
     code: ClassVar[str] = "SCHEMA_VERSION"
+
+
+class LeaseLostError(StorageError):
+    """Another coordinator on the same database has taken over; nothing more may be written."""
+
+    code: ClassVar[str] = "LEASE_LOST"
 
 
 class AddressInUseError(ServiceError):

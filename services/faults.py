@@ -27,6 +27,9 @@ POINTS: Final = frozenset(
         "silo.after-upload",
         "silo.before-unmask",
         "silo.before-settle",
+        "store.before-commit",
+        "store.in-commit",
+        "store.after-commit",
     }
 )
 

@@ -183,17 +183,23 @@ class _Vector:
 
 
 class BlobStore:
-    """Blobs in a folder of their own, each named after its SHA-256 in hexadecimal, each 0600."""
+    """Blobs in a folder of their own, each named after its SHA-256 in hexadecimal, each 0600.
 
-    def __init__(self, directory: Path) -> None:
+    Where processes follow one another on one folder (`services.storage.lease`), each writes and
+    removes in a part of its own and reads in all: one that wakes up after it was replaced can then
+    remove nothing that its successor counts on.
+    """
+
+    def __init__(self, directory: Path, part: str = "") -> None:
         """Use a folder, made 0700 if it is not there; a crash's leftovers are removed."""
-        self._directory = make_private_dir(directory)
+        self._root = make_private_dir(directory)
+        self._directory = make_private_dir(directory / part)
         remove_leftovers(self._directory)
 
     def put(self, data: bytes) -> str:
         """Write a blob durably and return its name."""
         digest = hashlib.sha256(data).hexdigest()
-        path = self._path(digest)
+        path = self._directory / f"{digest}{_BLOB}"
         if not path.exists():
             write_secret(path, data)
         return digest
@@ -208,7 +214,8 @@ class BlobStore:
         Raises:
             CorruptError: it is gone or damaged; names the file.
         """
-        path = self._path(digest)
+        name = f"{digest}{_BLOB}"
+        path = next(self._root.glob(f"*/{name}"), self._root / name)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -219,15 +226,13 @@ class BlobStore:
             )
         return data
 
-    def keep_only(self, digests: Iterable[str]) -> None:
-        """Remove every other blob."""
+    def keep_only(self, digests: Iterable[str], *, everywhere: bool = False) -> None:
+        """Remove every other blob of this part, or of all parts."""
         kept = set(digests)
-        for path in self._directory.glob(f"*{_BLOB}"):
+        folder, pattern = (self._root, "**/") if everywhere else (self._directory, "")
+        for path in folder.glob(f"{pattern}*{_BLOB}"):
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
-
-    def _path(self, digest: str) -> Path:
-        return self._directory / f"{digest}{_BLOB}"
 
 
 def _open(path: Path) -> int:

@@ -7,10 +7,11 @@ round or the new one, whole.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
@@ -31,9 +32,11 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from secagg.ids import RunId
-from services.errors import ConflictError, NotFoundError
+from services import faults
+from services.errors import ConflictError, NotFoundError, StorageError
 from services.storage.blobs import BlobStore
 from services.storage.database import Database
+from services.storage.lease import LEASE_S, Lease
 from services.wire.calls import RoundReport, RunState
 
 _METADATA: Final = MetaData()
@@ -78,6 +81,8 @@ _ARTIFACTS: Final = Table(
 _REPORT: Final = TypeAdapter(RoundReport)
 _COHORT: Final = TypeAdapter(tuple[int, ...])
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
@@ -104,15 +109,50 @@ class RunRecord:
 
 
 class CoordinatorStore:
-    """The coordinator's folder; one process at a time, any of its threads."""
+    """The coordinator's folder and database; one process at a time, any of its threads.
 
-    def __init__(self, directory: Path) -> None:
-        """Open the folder, or make it, 0700."""
-        self._database = Database(directory, _METADATA)
-        self._blobs = BlobStore(directory / "blobs")
+    Where the database is a PostgreSQL, several processes may have a store open on one folder; only
+    the one whose `try_claim` succeeded last may use it, the others get LeaseLostError.
+    """
+
+    def __init__(
+        self, directory: Path, *, url: str = "", holder: str = "", lease_s: float = LEASE_S
+    ) -> None:
+        """Open the folder, or make it, 0700.
+
+        Args:
+            directory: holds the blobs, and the database unless there is a URL.
+            url: of a PostgreSQL; then call `try_claim` before anything else.
+            holder: names this process to whoever waits for the lease.
+            lease_s: how long after this process's last sign of life another one may take over.
+        """
+        self._database = Database(directory, "coordinator", url=url)
+        self._lease = Lease(self._database, holder, lease_s) if url else None
         self._lock = threading.Lock()
-        with self._lock:
+        self._folder = directory / "blobs"
+        self._blobs = BlobStore(self._folder)
+        if self._lease is None:
             self._sweep()
+
+    def try_claim(self) -> str | None:
+        """Become the one process that writes; returns who is it otherwise, None if we are."""
+        if self._lease is None:
+            return None
+        holder = self._lease.try_take()
+        if holder is None:
+            self._blobs = BlobStore(self._folder, part=str(self._lease.token))
+            self._sweep(everywhere=True)
+        return holder
+
+    def renew(self) -> None:
+        """Stay it; call every `services.storage.lease.RENEW_S` seconds.
+
+        Raises:
+            LeaseLostError: another process has taken over.
+            StorageError: the server was away for too long.
+        """
+        if self._lease is not None:
+            self._lease.renew()
 
     def add_run(self, record: RunRecord, snapshot: bytes) -> RunRecord:
         """Accept a run with the snapshot to begin from; accepting it again changes nothing.
@@ -123,60 +163,69 @@ class CoordinatorStore:
         Raises:
             ConflictError: a run of this id has another configuration.
         """
+
+        def work(connection: Connection) -> RunRecord:
+            row = _find(connection, record.run)
+            if row is not None:
+                return _record(row)
+            connection.execute(insert(_RUNS).values(**_values(record), snapshot=digest))
+            return record
+
         with self._lock:
             digest = self._blobs.put(snapshot)
-            with self._database.transaction() as connection:
-                row = _find(connection, record.run)
-                if row is None:
-                    connection.execute(insert(_RUNS).values(**_values(record), snapshot=digest))
-                    return record
-            known = _record(row)
-            if known.config != record.config:
-                raise ConflictError(
-                    f"run {record.run} exists with another configuration",
-                    hint="draw a new run id for a new run",
-                )
+            known = self._write(work)
             self._sweep()
-            return known
+        if known.config != record.config:
+            raise ConflictError(
+                f"run {record.run} exists with another configuration",
+                hint="draw a new run id for a new run",
+            )
+        return known
 
     def runs(self) -> tuple[RunRecord, ...]:
         """Return all runs, the newest first."""
-        with self._database.transaction() as connection:
-            rows = connection.execute(select(_RUNS).order_by(_RUNS.c.sequence.desc()))
-            return tuple(_record(row) for row in rows)
+        query = select(_RUNS).order_by(_RUNS.c.sequence.desc())
+        return self._read(lambda connection: tuple(map(_record, connection.execute(query))))
 
     def run(self, run: RunId) -> RunRecord:
         """Return a run; NotFoundError if there is none."""
-        with self._database.transaction() as connection:
-            return _record(_require(connection, run))
+        return self._read(lambda connection: _record(_require(connection, run)))
 
     def set_state(self, run: RunId, state: RunState, reason: str = "") -> RunRecord:
         """Say where a run stands; NotFoundError if there is none."""
-        with self._database.transaction() as connection:
+
+        def work(connection: Connection) -> RunRecord:
             record = replace(_record(_require(connection, run)), state=state, reason=reason)
             connection.execute(
                 update(_RUNS).where(_RUNS.c.run == run.hex).values(state=state.value, reason=reason)
             )
             return record
 
+        return self._write(work)
+
     def begin(self, run: RunId, cohort: tuple[int, ...], snapshot: bytes) -> RunRecord:
         """Fix who takes part in an accepted run, with the snapshot of its first round."""
+
+        def work(connection: Connection) -> RunRecord:
+            record = replace(_record(_require(connection, run)), cohort=cohort)
+            connection.execute(
+                update(_RUNS)
+                .where(_RUNS.c.run == run.hex)
+                .values(cohort=_COHORT.dump_json(cohort).decode(), snapshot=digest)
+            )
+            return record
+
         with self._lock:
             digest = self._blobs.put(snapshot)
-            with self._database.transaction() as connection:
-                record = replace(_record(_require(connection, run)), cohort=cohort)
-                connection.execute(
-                    update(_RUNS)
-                    .where(_RUNS.c.run == run.hex)
-                    .values(cohort=_COHORT.dump_json(cohort).decode(), snapshot=digest)
-                )
+            record = self._write(work)
             self._sweep()
             return record
 
     def next_attempt(self, run: RunId, round_number: int) -> int:
         """Return an attempt number of a round that was never given before, durably; from 0."""
         mine = (_ATTEMPTS.c.run == run.hex) & (_ATTEMPTS.c.round == round_number)
-        with self._lock, self._database.transaction() as connection:
+
+        def work(connection: Connection) -> int:
             given = connection.execute(select(_ATTEMPTS.c.next).where(mine)).scalar_one_or_none()
             attempt = given or 0
             connection.execute(delete(_ATTEMPTS).where(mine))
@@ -184,6 +233,9 @@ class CoordinatorStore:
                 insert(_ATTEMPTS).values(run=run.hex, round=round_number, next=attempt + 1)
             )
             return attempt
+
+        with self._lock:
+            return self._write(work)
 
     def commit_round(
         self,
@@ -206,30 +258,33 @@ class CoordinatorStore:
             ConflictError: a later round is committed already.
             StorageError: nothing was changed.
         """
+
+        def work(connection: Connection) -> None:
+            done = _record(_require(connection, run)).round
+            if report.round < done:
+                raise ConflictError(
+                    f"run {run}: expected round {done} or later, got round {report.round}"
+                )
+            connection.execute(
+                update(_RUNS)
+                .where(_RUNS.c.run == run.hex)
+                .values(round=report.round, snapshot=digest)
+            )
+            mine = (_REPORTS.c.run == run.hex) & (_REPORTS.c.round == report.round)
+            connection.execute(delete(_REPORTS).where(mine))
+            document = _REPORT.dump_json(report).decode()
+            connection.execute(
+                insert(_REPORTS).values(run=run.hex, round=report.round, document=document)
+            )
+            _keep_artifacts(connection, run, files)
+            faults.hit("store.in-commit", report.round)
+
         with self._lock:
             digest = self._blobs.put(snapshot)
             files = {name: self._blobs.put(data) for name, data in (artifacts or {}).items()}
-            with self._database.transaction() as connection:
-                done = _record(_require(connection, run)).round
-                if report.round < done:
-                    raise ConflictError(
-                        f"run {run}: expected round {done} or later, got round {report.round}"
-                    )
-                connection.execute(
-                    update(_RUNS)
-                    .where(_RUNS.c.run == run.hex)
-                    .values(round=report.round, snapshot=digest)
-                )
-                mine = (_REPORTS.c.run == run.hex) & (_REPORTS.c.round == report.round)
-                connection.execute(delete(_REPORTS).where(mine))
-                connection.execute(
-                    insert(_REPORTS).values(
-                        run=run.hex,
-                        round=report.round,
-                        document=_REPORT.dump_json(report).decode(),
-                    )
-                )
-                _keep_artifacts(connection, run, files)
+            faults.hit("store.before-commit", report.round)
+            self._write(work)
+            faults.hit("store.after-commit", report.round)
             self._sweep()
 
     def snapshot(self, run: RunId) -> bytes:
@@ -239,8 +294,8 @@ class CoordinatorStore:
             NotFoundError: there is no such run.
             CorruptError: it is damaged; names the file.
         """
-        with self._lock, self._database.transaction() as connection:
-            row = _require(connection, run)
+        with self._lock:
+            row = self._read(lambda connection: _require(connection, run))
             return self._blobs.get(row.snapshot, f"snapshot of run {run}")
 
     def reports(self, run: RunId, after_round: int = 0) -> tuple[RoundReport, ...]:
@@ -250,9 +305,8 @@ class CoordinatorStore:
             .where((_REPORTS.c.run == run.hex) & (_REPORTS.c.round > after_round))
             .order_by(_REPORTS.c.round)
         )
-        with self._database.transaction() as connection:
-            documents = connection.execute(query).scalars()
-            return tuple(_REPORT.validate_json(document) for document in documents)
+        documents = self._read(lambda connection: connection.execute(query).scalars().all())
+        return tuple(_REPORT.validate_json(document) for document in documents)
 
     def artifact(self, run: RunId, name: str) -> bytes:
         """Return a file that was kept beside a run.
@@ -262,23 +316,60 @@ class CoordinatorStore:
             CorruptError: it is damaged; names it.
         """
         mine = (_ARTIFACTS.c.run == run.hex) & (_ARTIFACTS.c.name == name)
-        with self._lock, self._database.transaction() as connection:
-            query = select(_ARTIFACTS.c.digest).where(mine)
-            digest = connection.execute(query).scalar_one_or_none()
+        query = select(_ARTIFACTS.c.digest).where(mine)
+        with self._lock:
+            digest = self._read(lambda connection: connection.execute(query).scalar_one_or_none())
             if digest is None:
                 raise NotFoundError(f"run {run} has no {name} yet", hint="wait for a round")
             return self._blobs.get(digest, f"{name} of run {run}")
 
+    def forget_ended(self, keep: int) -> tuple[RunId, ...]:
+        """Remove the oldest runs that have ended, all but `keep` of them; returns which."""
+
+        def work(connection: Connection) -> tuple[RunId, ...]:
+            rows = connection.execute(select(_RUNS).order_by(_RUNS.c.sequence.desc()))
+            ended = [record.run for record in map(_record, rows) if record.state.is_final]
+            for run in ended[keep:]:
+                for table in (_RUNS, _ATTEMPTS, _REPORTS, _ARTIFACTS):
+                    connection.execute(delete(table).where(table.c.run == run.hex))
+            return tuple(ended[keep:])
+
+        with self._lock:
+            gone = self._write(work)
+            self._sweep()
+            return gone
+
     def close(self) -> None:
-        """Release the folder."""
+        """Release folder and lease."""
+        if self._lease is not None and self._lease.token:
+            with suppress(StorageError):  # it ends by itself, or is somebody else's
+                self._lease.release()
         self._database.close()
 
-    def _sweep(self) -> None:
+    def _read(self, work: Callable[[Connection], _T]) -> _T:
+        return self._database.transact(work)
+
+    def _write(self, work: Callable[[Connection], _T]) -> _T:
+        """Do work that is kept only if this process is still the one that writes."""
+        lease = self._lease
+        if lease is None:
+            return self._database.transact(work)
+
+        def checked(connection: Connection) -> _T:
+            lease.check(connection)
+            return work(connection)
+
+        return self._database.transact(checked)
+
+    def _sweep(self, *, everywhere: bool = False) -> None:
         """Remove blobs that nothing names; the lock keeps out a blob that is about to be named."""
-        with self._database.transaction() as connection:
+
+        def work(connection: Connection) -> None:
             snapshots = connection.execute(select(_RUNS.c.snapshot)).scalars()
             files = connection.execute(select(_ARTIFACTS.c.digest)).scalars()
-            self._blobs.keep_only([*snapshots, *files])
+            self._blobs.keep_only([*snapshots, *files], everywhere=everywhere)
+
+        self._write(work)
 
 
 def _find(connection: Connection, run: RunId) -> Row[Any] | None:

@@ -40,7 +40,7 @@ class SiloStore:
 
     def __init__(self, directory: Path) -> None:
         """Open the folder, or make it, 0700."""
-        self._database = Database(directory, _METADATA)
+        self._database = Database(directory, "silo")
         self._blobs = BlobStore(directory / "memory")
         self._lock = threading.Lock()
         self._chain = bytes(32)

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,9 +53,17 @@ def report(number: int) -> RoundReport:
     )
 
 
+def opened(folder: Path, database: str) -> CoordinatorStore:
+    """The coordinator's store, once it is ours."""
+    store = CoordinatorStore(folder, url=database, holder="test", lease_s=0.5)
+    while store.try_claim() is not None:
+        time.sleep(0.1)
+    return store
+
+
 class TestCoordinator:
-    def test_a_run_and_its_rounds_survive_a_restart(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_a_run_and_its_rounds_survive_a_restart(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         assert store.snapshot(RUN) == b"start"
         store.commit_round(
@@ -65,17 +74,17 @@ class TestCoordinator:
         )
         store.set_state(RUN, RunState.STOPPED, "enough")
         store.close()
-        again = CoordinatorStore(tmp_path)
+        again = opened(tmp_path, database)
         assert again.run(RUN) == replace(RECORD, state=RunState.STOPPED, reason="enough", round=2)
         assert again.snapshot(RUN) == b"after 2"
         assert again.artifact(RUN, "model") == b"file 2"
         assert again.reports(RUN) == (report(1), report(2))
         assert again.reports(RUN, after_round=1) == (report(2),)
-        assert len(list((tmp_path / "blobs").iterdir())) == 2
+        assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 2
         again.close()
 
-    def test_accepting_again_changes_nothing(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_accepting_again_changes_nothing(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         store.commit_round(RUN, snapshot=b"after 1", report=report(1))
         assert store.add_run(RECORD, b"start").round == 1
@@ -84,15 +93,17 @@ class TestCoordinator:
             store.add_run(replace(RECORD, config=b"[other]"), b"start")
         store.close()
 
-    def test_runs_are_listed_newest_first(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_runs_are_listed_newest_first(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         store.add_run(replace(RECORD, run=OTHER), b"start")
         assert [record.run for record in store.runs()] == [OTHER, RUN]
         store.close()
 
-    def test_the_cohort_is_fixed_when_the_first_round_begins(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_the_cohort_is_fixed_when_the_first_round_begins(
+        self, tmp_path: Path, database: str
+    ) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         assert store.begin(RUN, (2, 3), b"first").cohort == (2, 3)
         assert (store.run(RUN).cohort, store.snapshot(RUN)) == ((2, 3), b"first")
@@ -100,8 +111,8 @@ class TestCoordinator:
             store.begin(OTHER, (1,), b"x")
         store.close()
 
-    def test_what_is_not_there_is_named(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_what_is_not_there_is_named(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         for use in (
             lambda: store.run(RUN),
             lambda: store.snapshot(RUN),
@@ -115,8 +126,8 @@ class TestCoordinator:
             store.artifact(RUN, "model")
         store.close()
 
-    def test_a_round_never_goes_back(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_a_round_never_goes_back(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         store.commit_round(RUN, snapshot=b"after 2", report=report(2))
         with pytest.raises(ConflictError, match="round 2 or later"):
@@ -124,20 +135,22 @@ class TestCoordinator:
         assert store.snapshot(RUN) == b"after 2"
         store.close()
 
-    def test_an_attempt_number_is_given_once_even_across_restarts(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_an_attempt_number_is_given_once_even_across_restarts(
+        self, tmp_path: Path, database: str
+    ) -> None:
+        store = opened(tmp_path, database)
         assert [store.next_attempt(RUN, 1) for _ in range(3)] == [0, 1, 2]
         assert store.next_attempt(RUN, 2) == 0
         store.close()
-        again = CoordinatorStore(tmp_path)
+        again = opened(tmp_path, database)
         assert (again.next_attempt(RUN, 1), again.next_attempt(OTHER, 1)) == (3, 0)
         again.close()
 
     @pytest.mark.parametrize("where", ["blob", "sql"])
     def test_a_kill_in_mid_commit_leaves_the_old_round_whole(
-        self, tmp_path: Path, where: str
+        self, tmp_path: Path, database: str, where: str
     ) -> None:
-        store = CoordinatorStore(tmp_path)
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
         store.commit_round(RUN, snapshot=b"after 1", report=report(1), artifacts={"m": b"1"})
         store.close()
@@ -148,7 +161,8 @@ class TestCoordinator:
             f"{_HELPERS}\n"
             "def die(*_):\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n"
-            "store = c.CoordinatorStore(Path(sys.argv[1]))\n"
+            "store = c.CoordinatorStore(Path(sys.argv[1]), url=sys.argv[3], lease_s=0.5)\n"
+            "while store.try_claim() is not None: pass\n"
             "if sys.argv[2] == 'sql':\n"
             "    c._keep_artifacts = die\n"
             "else:\n"
@@ -156,18 +170,20 @@ class TestCoordinator:
             "    f.sync_directory = die\n"
             "store.commit_round(RUN, snapshot=b'after 2', report=report(2), artifacts={})\n"
         )
-        done = subprocess.run([sys.executable, "-c", script, str(tmp_path), where], check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path), where, database], check=False
+        )
         assert done.returncode == -signal.SIGKILL
-        again = CoordinatorStore(tmp_path)
+        again = opened(tmp_path, database)
         assert (again.run(RUN).round, again.snapshot(RUN)) == (1, b"after 1")
         assert (again.artifact(RUN, "m"), again.reports(RUN)) == (b"1", (report(1),))
-        assert len(list((tmp_path / "blobs").iterdir())) == 2
+        assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 2
         again.close()
 
-    def test_a_damaged_snapshot_is_named(self, tmp_path: Path) -> None:
-        store = CoordinatorStore(tmp_path)
+    def test_a_damaged_snapshot_is_named(self, tmp_path: Path, database: str) -> None:
+        store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
-        blob = next((tmp_path / "blobs").iterdir())
+        blob = next((tmp_path / "blobs").rglob("*.blob"))
         blob.write_bytes(b"stars")
         with pytest.raises(CorruptError, match=rf"snapshot of run {RUN}: .*{blob.name} is damaged"):
             store.snapshot(RUN)
@@ -296,7 +312,7 @@ class TestDatabase:
     def test_a_newer_schema_is_refused_and_left_alone(self, tmp_path: Path) -> None:
         SiloStore(tmp_path).close()
         with sqlite3.connect(tmp_path / "data.db") as connection:
-            connection.execute("UPDATE schema SET version = 2")
+            connection.execute("UPDATE alembic_version SET version_num = '2'")
         connection.close()
         for _ in range(2):
             with pytest.raises(SchemaVersionError, match="schema version 1 or older, got 2"):

@@ -1,0 +1,97 @@
+"""Which of several coordinators on one PostgreSQL may write: the one that holds the lease.
+
+A lease ends by the database server's clock, so no other clock matters. Each holder gets a token one
+higher than the last holder's, and every transaction that writes locks the lease's row and compares
+the token first: a holder that was asleep while another took over changes nothing more.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, func, select, update
+from sqlalchemy.engine import Connection
+
+from services.errors import LeaseLostError
+from services.storage.database import Database
+
+# A standby takes over this long after the holder's last sign of life; the holder gives three.
+LEASE_S: Final = 15.0
+RENEW_S: Final = LEASE_S / 3
+
+_LEASE: Final = Table(
+    "lease",
+    MetaData(),
+    Column("name", String(32), primary_key=True),
+    Column("token", Integer, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("expires_unix_s", Float, nullable=False),
+)
+_NOW: Final = func.date_part("epoch", func.clock_timestamp())
+
+
+@dataclass(slots=True)
+class Lease:
+    """One process's claim; not held before `try_take` has succeeded.
+
+    Attributes:
+        holder: names the process to people.
+        token: this holder's number; 0 while nothing is held.
+    """
+
+    database: Database
+    holder: str
+    lease_s: float = LEASE_S
+    token: int = 0
+
+    def try_take(self) -> str | None:
+        """Take the lease if it has ended; returns who holds it otherwise, None if we do."""
+        return self.database.transact(self._try_take)
+
+    def renew(self) -> None:
+        """Hold the lease for another `lease_s`.
+
+        Raises:
+            LeaseLostError: another process has taken it.
+        """
+        self._set_end(self.lease_s)
+
+    def release(self) -> None:
+        """Let another process take the lease at once."""
+        self._set_end(0.0)
+
+    def check(self, connection: Connection) -> None:
+        """Make sure, until this transaction ends, that nobody else takes the lease.
+
+        Raises:
+            LeaseLostError: somebody has.
+        """
+        row = connection.execute(select(_LEASE.c.token, _LEASE.c.holder).with_for_update()).one()
+        if row.token != self.token:
+            raise LeaseLostError(
+                f"{self.database.name}: {row.holder} has taken over; this process ends",
+                hint="it may be started again, as a standby",
+            )
+
+    def _set_end(self, seconds: float) -> None:
+        def work(connection: Connection) -> None:
+            self.check(connection)
+            connection.execute(update(_LEASE).values(expires_unix_s=_NOW + seconds))
+
+        self.database.transact(work)
+
+    def _try_take(self, connection: Connection) -> str | None:
+        free = _LEASE.c.expires_unix_s < _NOW
+        taken = connection.execute(
+            update(_LEASE)
+            .where(free)
+            .values(
+                token=_LEASE.c.token + 1,
+                holder=self.holder,
+                expires_unix_s=_NOW + self.lease_s,
+            )
+            .returning(_LEASE.c.token)
+        ).scalar_one_or_none()
+        if taken is None:
+            return str(connection.execute(select(_LEASE.c.holder)).scalar_one())
+        self.token = taken
+        return None

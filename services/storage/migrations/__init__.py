@@ -1,0 +1,1 @@
+"""The schemas' revisions; `env` is what the migration tool runs."""

@@ -1,0 +1,1 @@
+"""A silo's revisions."""
