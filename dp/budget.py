@@ -144,6 +144,7 @@ class Budget:
 
         Raises:
             PlanError: no budget has been set, or no rule converts the intent.
+            UnsupportedEventError: the account's filter cannot sum the event.
         """
         self.refresh()
         return self._decide(intent, year=time_utc[:4])
@@ -160,6 +161,7 @@ class Budget:
             BudgetExceededError: it does not fit; nothing was charged.
             PlanError: no budget has been set, no rule converts the intent, or the same attempt
                 has been charged with something else or given back.
+            UnsupportedEventError: the account's filter cannot sum the event.
         """
         for _ in range(_MAX_TRIES):
             self.refresh()

@@ -12,7 +12,7 @@ from dp.account import Account
 from dp.canonical import Json
 from dp.entries import Entry, Kind
 from dp.errors import PlanError
-from dp.events import Event, event_from_json, event_to_json
+from dp.events import Event, NonPrivateEvent, event_from_json, event_to_json
 
 
 class ChargeState(StrEnum):
@@ -221,15 +221,25 @@ class ChargeBook:
             case Kind.METRIC_RELEASE:
                 self._charges[entry.entry_hash] = _read_charge(entry, ChargeState.SETTLED)
             case Kind.ROUND_RELEASE:
-                self._move(entry, ChargeState.SETTLED)
+                self._settle(entry)
             case Kind.ROUND_ABORT if entry.body.get("returned") is True:
-                self._move(entry, ChargeState.RETURNED)
+                self._replace(self._open_of(entry), state=ChargeState.RETURNED)
             case _:
                 pass  # nothing that counts
 
-    def _move(self, entry: Entry, state: ChargeState) -> None:
-        found = self.require_open(str(entry.body.get("intent")))
-        self._charges[found.entry_hash] = replace(found, state=state)
+    def _settle(self, entry: Entry) -> None:
+        charge = self._open_of(entry)
+        released = event_from_json(entry.body.get("event"))
+        if isinstance(released, NonPrivateEvent):
+            # Noise of a test generator: whatever was planned, nothing was protected.
+            charge = replace(charge, event=released, local=released)
+        self._replace(charge, state=ChargeState.SETTLED)
+
+    def _open_of(self, entry: Entry) -> Charge:
+        return self.require_open(str(entry.body.get("intent")))
+
+    def _replace(self, charge: Charge, *, state: ChargeState) -> None:
+        self._charges[charge.entry_hash] = replace(charge, state=state)
 
 
 def _read_charge(entry: Entry, state: ChargeState) -> Charge:

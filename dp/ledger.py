@@ -201,11 +201,13 @@ class Ledger:
 
         Raises:
             LedgerConflictError: somebody else was first; refresh, decide again, draft again.
-            LedgerIntegrityError: nobody signed it.
+            LedgerIntegrityError: nobody signed it, or the ledger is closed.
         """
         head = self.head()
         if (entry.seq, entry.prev_hash) != (head.seq + 1, head.entry_hash):
             raise LedgerConflictError(f"the entry was drafted for {entry.seq}, not after the head")
+        if self._entries and self._entries[-1].kind is Kind.CLOSE:
+            raise LedgerIntegrityError(entry.seq, "the ledger is closed")
         if not entry.sigs:
             raise LedgerIntegrityError(entry.seq, "expected a signature, got none")
         self._store.append(entry.to_line(), expected_lines=entry.seq)
@@ -258,6 +260,8 @@ def verify_entries(
     for entry in entries:
         if entry.kind is Kind.GENESIS and entry.seq:
             raise LedgerIntegrityError(entry.seq, "a ledger begins only once")
+        if entry.kind is Kind.CLOSE and entry.seq != entries[-1].seq:
+            raise LedgerIntegrityError(entry.seq, "a closed ledger goes on")
         signers = check_signatures(entry, valid)
         missing = _missing_signers(entry, kind, writer, signers)
         if missing:

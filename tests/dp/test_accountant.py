@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -520,48 +519,6 @@ class TestClosedForm:
         """No double holds it."""
         with pytest.raises(CalibrationError, match="epsilon"):
             gaussian_mu(1e7, 1e-5)
-
-    def test_a_discrete_sum_in_the_ring_stays_below(self) -> None:
-        """Share 4, 9 silos, D 3, T 20: exact 1-D loss 4.9833, closed form 4.9850 (6.1)."""
-        share, silos, step, rounds, delta = 4.0, 9, 3, 20, 1e-5
-        reach = 60
-        grid = np.arange(-reach, reach + 1)
-        one = np.exp(-(grid**2) / (2 * share**2))
-        one /= one.sum()
-        total = one
-        for _ in range(silos - 1):
-            total = np.convolve(total, one)
-        keep = total > 1e-300
-        shifted = np.roll(total, step)
-        both = keep & (shifted > 1e-300)
-        loss = np.log(shifted[both]) - np.log(total[both])
-        exact = _compose(loss, shifted[both], rounds, delta)
-        sigma = math.sqrt(silos) * share
-        z = math.sqrt(sigma**2 - 1 / 12) / step
-        closed = epsilon([G(z=z, count=rounds)], delta, method="closed").eps
-        assert closed == pytest.approx(4.9850, abs=0.001)
-        assert exact == pytest.approx(4.9833, abs=0.001)
-        assert exact < closed
-
-
-def _compose(loss: np.ndarray, mass: np.ndarray, rounds: int, delta: float) -> float:
-    """Epsilon of the composed privacy loss, by FFT on a fine grid, loss rounded up."""
-    width, size = 1e-4, 2**19
-    bins = np.zeros(size)
-    place = np.ceil(loss / width).astype(int)
-    inside = np.abs(place) < size // (2 * rounds)
-    np.add.at(bins, place[inside] % size, mass[inside])
-    composed = np.fft.irfft(np.fft.rfft(bins) ** rounds, size)
-    values = np.fft.fftfreq(size, 1 / size) * width
-    order = np.argsort(values)
-    values, composed = values[order], composed[order]
-    low, high = 0.0, float(values[-1])
-    for _ in range(60):
-        middle = (low + high) / 2
-        above = values > middle
-        found = float(np.sum(composed[above] * -np.expm1(middle - values[above])))
-        low, high = (middle, high) if found > delta else (low, middle)
-    return high
 
 
 class TestRenyi:

@@ -258,6 +258,14 @@ class TestLifeOfACharge:
         assert charge.state is ChargeState.SETTLED
         assert budget.spent() > 0
 
+    def test_noise_of_a_test_generator_spends_everything(self) -> None:
+        """Planned or not, a release that says NON_PRIVATE protected nothing."""
+        budget = opened()
+        charge = budget.charge(intent(), time_utc=NOW)
+        budget.settle(charge.entry_hash, release(event=NonPrivateEvent()), time_utc=NOW)
+        assert budget.spent() == math.inf
+        assert budget.rounds_left(intent(2)) == 0
+
     def test_an_unknown_charge_is_refused(self) -> None:
         """Nothing is settled that was not charged."""
         with pytest.raises(PlanError, match="no charge"):

@@ -53,7 +53,7 @@ def run_ledger() -> tuple[Ledger, MemoryLedgerStore]:
     intent = add(ledger, Kind.ROUND_INTENT, {"round": 1}, run_id="aa")
     body = {"intent": intent.entry_hash, "survivors": silos[:2], "threshold": 2}
     add(ledger, Kind.ROUND_RELEASE, body, *silos[:2], run_id="aa")
-    add(ledger, Kind.CLOSE, {"text": "ünïcode"})
+    add(ledger, Kind.AUDIT_RESULT, {"text": "ünïcode"})
     return ledger, store
 
 
@@ -156,6 +156,17 @@ class TestChain:
         ledger, _ = run_ledger()
         with pytest.raises(LedgerIntegrityError, match="signature"):
             ledger.append(ledger.draft(Kind.CORRECTION, {}, time_utc=NOW))
+
+    def test_a_closed_ledger_ends(self) -> None:
+        """Nothing is appended after CLOSE, and what somebody put there is found."""
+        ledger, store = run_ledger()
+        add(ledger, Kind.CLOSE, {})
+        with pytest.raises(LedgerIntegrityError, match="is closed"):
+            add(ledger, Kind.CORRECTION, {})
+        after = ledger.draft(Kind.CORRECTION, {}, time_utc=NOW).signed_by(WRITER)
+        store.append(after.to_line(), expected_lines=6)
+        with pytest.raises(LedgerIntegrityError, match="goes on"):
+            ledger.verify(KEYS)
 
     @settings(max_examples=300)
     @given(st.data())
@@ -305,7 +316,7 @@ class TestHeads:
         """Two histories of one writer: either both entries or two heads show it."""
         ledger, store = run_ledger()
         fork = Ledger(MemoryLedgerStore(store.lines[:4]))
-        one, two = ledger.entries[4], add(fork, Kind.CLOSE, {"text": "another"})
+        one, two = ledger.entries[4], add(fork, Kind.AUDIT_RESULT, {"text": "another"})
         seen = sign_head(fork.head(), SIGNERS["silo-a"])
         with pytest.raises(EquivocationError) as caught:
             ledger.verify(KEYS, [seen])
