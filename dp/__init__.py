@@ -1,1 +1,4 @@
-"""Privacy arithmetic: plans, accountants, mechanisms and the ledger arrive here in a later release."""
+"""Differential privacy: plans, noise, accountants, budgets, the ledger and its offline verifier.
+
+Nothing is imported here, so that the verifier loads none of the code that it verifies.
+"""
