@@ -14,7 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    Engine,
+    String,
+    column,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError, SQLAlchemyError
@@ -143,10 +154,10 @@ class Database:
 def _version(connection: Connection) -> int:
     """The schema's revision; 0 for an empty database."""
     tables = inspect(connection)
-    for table, column in ((_VERSION, "version_num"), (_FIRST_VERSION, "version")):
-        if tables.has_table(table):
-            found = connection.execute(text(f"SELECT {column} FROM {table}"))  # noqa: S608 - constants
-            return int(found.scalar_one())
+    for name, version in ((_VERSION, "version_num"), (_FIRST_VERSION, "version")):
+        if tables.has_table(name):
+            query = select(column(version, String)).select_from(table(name))
+            return int(connection.execute(query).scalar_one())
     return 0
 
 
