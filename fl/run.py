@@ -223,6 +223,7 @@ class TrainingRun:
         self._state_bytes = encode_state(self._state)
         self._number = 1
         self._attempt = 0
+        self._skipped = 0
         self._refreshing = False
         self._refreshes = 0
         self._losses: list[float] = []
@@ -337,7 +338,7 @@ class TrainingRun:
         self._refreshing = True
         if self._attempt:
             self._number += 1
-            self._attempt = 0
+            self._attempt = self._skipped = 0
 
     def receive(self, aggregate: Aggregate, coins: bytes = b"") -> RoundReport | RoundFailure:
         """Take the server's step on the sum of the current round.
@@ -391,7 +392,7 @@ class TrainingRun:
         report = self._report(following, released, survivors)
         self._state = following
         self._state_bytes = encode_state(following)
-        self._attempt = 0
+        self._attempt = self._skipped = 0
         self._refreshing = False
         if report.loss is not None:
             self._losses.append(report.loss)
@@ -410,8 +411,23 @@ class TrainingRun:
             may_retry: whether the protocol allows another attempt (`ServerRound.may_retry`).
         """
         self._require_running()
-        retried = may_retry and self._attempt + 1 < self._max_attempts
+        failures = self._attempt - self._skipped + 1
+        retried = may_retry and failures < self._max_attempts
         return self._failed(reason, retried=retried)
+
+    def skip_to(self, attempt: int) -> None:
+        """Go on with this attempt of the current round, after a restart of the coordinator.
+
+        The attempts that it cut short do not count as failures: nothing speaks against the round.
+
+        Raises:
+            RunStateError: the attempt lies behind.
+        """
+        self._require_running()
+        if attempt < self._attempt:
+            raise RunStateError(f"attempt {attempt} lies behind attempt {self._attempt}")
+        self._skipped += attempt - self._attempt
+        self._attempt = attempt
 
     def stop(self, reason: str) -> None:
         """End the run as FAILED with the model it has."""
@@ -424,6 +440,7 @@ class TrainingRun:
         counters = {
             "number": self._number,
             "attempt": self._attempt,
+            "skipped": self._skipped,
             "max_attempts": self._max_attempts,
             "features": self._features,
             "refreshing": self._refreshing,
@@ -463,6 +480,7 @@ class TrainingRun:
         )
         run._state, run._state_bytes = decoded, state
         run._number, run._attempt = counters["number"], counters["attempt"]
+        run._skipped = counters.get("skipped", 0)  # snapshots of 0.1 have none
         run._refreshing, run._refreshes = counters["refreshing"], counters["refreshes"]
         run._losses = counters["losses"]
         run._status, run._reason = RunStatus(counters["status"]), counters["reason"]

@@ -163,6 +163,19 @@ def test_snapshot_and_restore_go_on_alike() -> None:
     assert TrainingRun.restore(run.snapshot(), NAMES).next() == run.next()
 
 
+def test_attempts_that_a_restart_cut_short_are_no_failures() -> None:
+    """The next one has its own number and the round's full number of tries."""
+    run = new_run()
+    run.skip_to(5)
+    assert request(run).attempt == 5
+    assert [run.fail("bad").retried for _ in range(2)] == [True, True]
+    run = TrainingRun.restore(run.snapshot(), NAMES)
+    with pytest.raises(RunStateError, match="attempt 6 lies behind attempt 7"):
+        run.skip_to(6)
+    assert not run.fail("bad").retried
+    assert run.status is RunStatus.FAILED
+
+
 def test_runs_that_cannot_work_do_not_start() -> None:
     """More silos than room, or nothing to standardize."""
     with pytest.raises(RunStateError, match="room for 2"):
