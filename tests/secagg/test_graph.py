@@ -1,12 +1,13 @@
 """The k-regular graph: its parameters, its shape, and whole rounds with it."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 import pytest
 
-from secagg import messages
+from secagg import graph, messages
 from secagg.effects import AbortReason
 from secagg.errors import ParameterError, PolicyRefusedError, ReplayError, SecAggError
 from secagg.graph import complete, find_degree, regular
@@ -256,3 +257,15 @@ def test_modes_and_graphs_go_together(mode: str, graph: str) -> None:
     """A regular graph is for the semi-honest mode, and the complete one for the other."""
     with pytest.raises(ParameterError, match="expected mode"):
         make_parameters(federation(160).roster, SPEC, mode=mode, graph=graph)
+
+
+@pytest.mark.parametrize(("total", "marked", "draws"), [(10, 4, 5), (30, 10, 12), (9, 9, 3)])
+def test_quantiles_are_the_definitions(total: int, marked: int, draws: int) -> None:
+    """The smallest x with P[hits > x] ≤ limit, and the largest with P[hits < x] ≤ limit."""
+    chances = graph._hypergeometric(total, marked, draws)
+    assert sum(chances) == 1
+    for limit in (Fraction(1, 1000), Fraction(1, 10), Fraction(1, 2), Fraction(1)):
+        above = [x for x in range(draws + 1) if sum(chances[x + 1 :]) <= limit]
+        below = [x for x in range(draws + 1) if sum(chances[:x]) <= limit]
+        assert graph._upper_tail_quantile(total, marked, draws, limit) == min(above)
+        assert graph._lower_tail_quantile(total, marked, draws, limit) == max(below)

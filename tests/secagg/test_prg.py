@@ -121,3 +121,12 @@ def test_coins_are_fixed_by_what_they_are_for() -> None:
     assert len(drawn) == len(variants)
     assert rounding_coins(*base).words(0, 8).tobytes() in drawn
     assert rounding_coins(*base).words(0, 8).dtype == np.uint32
+
+
+def test_a_chacha20_stream_ends_where_its_counter_would_overflow() -> None:
+    """2^32 blocks of 64 bytes, counted from 0; AES counters wrap at 2^128."""
+    seed = bytes(range(44))
+    assert prg.CHACHA20.start(seed, 2**32 - 1) == b"\xff" * 4 + seed[32:]
+    with pytest.raises(ParameterError, match=r"2\*\*38 bytes"):
+        prg.CHACHA20.start(seed, 2**32)
+    assert prg.AES_256_CTR.start(bytes(32) + b"\xff" * 16, 1) == bytes(16)
