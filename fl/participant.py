@@ -30,6 +30,7 @@ from fl.pipeline import (
     expanded,
     metric_values,
     refresh_spec,
+    usage_name,
     vector_spec,
     with_usage,
 )
@@ -82,7 +83,7 @@ _PUBLIC_FAILURES: Final = (PlanError, RunStateError, SpecMismatchError, VariateL
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Contribution:
-    """What a silo adds to a sum of reals, and what it keeps if it is counted in."""
+    """What a silo adds to a sum of reals, and what it keeps if it is counted in (by name)."""
 
     parts: Mapping[str, FloatVector]  # bulk segments, weighted, in the model's coordinates
     meta: Mapping[str, IntVector]
@@ -244,7 +245,7 @@ class RunParticipant:
         sent = {name: maps[name].forward(p) if name in maps else p for name, p in owed.items()}
         ranges = ranges_of(state)
         encoded = encode_contribution(
-            Decoded(bulk=sent, meta=with_usage(sent, made.meta, ranges)),
+            Decoded(bulk=sent, meta=_values(made, sent, ranges)),
             spec=spec,
             ranges=ranges,
             secret=self._memory.secret(self._rng),
@@ -265,11 +266,11 @@ class RunParticipant:
         """Return what `contribute` does, without quantizer and compression: the reference."""
         state = self._read(number, state_bytes)
         made = self._made(number, state, is_refresh=is_refresh)
+        meta = _values(made, made.parts, ranges_of(state))
         self._keep_pending(number, made, made.parts, {})
-        meta = with_usage(made.parts, made.meta, ranges_of(state))
         return Decoded(bulk=dict(made.parts), meta=meta)
 
-    def settle(self, aggregate: Aggregate, state_bytes: bytes, coins: bytes = b"") -> bytes:
+    def settle(self, aggregate: Aggregate, state_bytes: bytes) -> bytes:
         """Take the server's step on the verified sum and return the next state's bytes.
 
         Commits what is pending if and only if this silo is a survivor.
@@ -277,7 +278,6 @@ class RunParticipant:
         Args:
             aggregate: as `secagg.silo` gives it after its checks.
             state_bytes: the state of that round.
-            coins: as for `contribute`.
 
         Raises:
             WeightError: as `fl.step.next_state`; the model stays as it is, at everybody.
@@ -293,7 +293,7 @@ class RunParticipant:
             ranges=ranges_of(state),
             privacy=self._privacy,
         )
-        maps = compressors(self._plan, parameters.spec, self._layout.size, coins)
+        maps = compressors(self._plan, parameters.spec, self._layout.size, aggregate.public_coins)
         released = replace(released, bulk=expanded(released.bulk, maps))
         return self._settle(parameters.round, state, released, aggregate.survivors)
 
@@ -591,6 +591,21 @@ class RunParticipant:
         keeps = self._seat in survivors and self._keeps(number, released.bulk)
         self._memory.settle(number, required, keeps=keeps)
         return following
+
+
+def _values(
+    made: _Contribution, sent: Mapping[str, FloatVector], ranges: Mapping[str, float]
+) -> dict[str, IntVector]:
+    """Return the meta values, with how the parts fill their ranges.
+
+    A silo that leaves has left only if all of −c_k fits. Otherwise it sends what does, stays for
+    another round, and its saturation widens the range.
+    """
+    values = with_usage(sent, made.meta, ranges)
+    if LEFT in made.keeps and any(values[usage_name(name)][0] for name in sent):
+        del made.keeps[LEFT]
+        values[MEMBERS] = values[MEMBERS] + 1
+    return values
 
 
 def _shown(spec: VectorSpec) -> str:

@@ -340,12 +340,8 @@ class TrainingRun:
             self._number += 1
             self._attempt = self._skipped = 0
 
-    def receive(self, aggregate: Aggregate, coins: bytes = b"") -> RoundReport | RoundFailure:
+    def receive(self, aggregate: Aggregate) -> RoundReport | RoundFailure:
         """Take the server's step on the sum of the current round.
-
-        Args:
-            aggregate: of the attempt that `next` asked for.
-            coins: the attempt's public coins, for a plan that compresses.
 
         Returns:
             the report, or a failure if the sum gives no usable model: the model is kept.
@@ -369,7 +365,7 @@ class TrainingRun:
             released = decode_aggregate(aggregate.values, spec=spec, ranges=ranges, privacy=privacy)
         except RunStateError as error:  # a noised sum beyond the ring's half: the alarm
             return self._failed(str(error), retried=False)
-        maps = compressors(self.plan, spec, self._size, coins)
+        maps = compressors(self.plan, spec, self._size, aggregate.public_coins)
         released = replace(released, bulk=expanded(released.bulk, maps))
         return self.receive_decoded(released, aggregate.survivors)
 

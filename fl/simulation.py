@@ -222,6 +222,7 @@ class _SecureRounds:
         self._abandons: tuple[Abandon, ...] = ()
         self.errors: dict[int, LearningError] = {}
         self._result: Result | None = None
+        self._harness: RoundHarness | None = None
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         roster, privacy = self._federation.roster, privacy_of(self._run.plan)
@@ -242,7 +243,7 @@ class _SecureRounds:
         )
         known = {s: p.required_state(request.number) for s, p in self._participants.items()}
         self.errors, self._result = {}, None
-        harness = RoundHarness(
+        harness = self._harness = RoundHarness(
             federation=self._federation,
             parameters=parameters,
             state=request.state,
@@ -277,7 +278,9 @@ class _SecureRounds:
         participant = self._participants[seat]
         try:
             participant.check(parameters, self._document)
-            return participant.contribute(parameters, state)
+            assert self._harness is not None  # it is what calls this
+            coins = self._harness.silos[seat].public_coins
+            return participant.contribute(parameters, state, coins)
         except LearningError as error:
             self.errors[seat] = error
             return None

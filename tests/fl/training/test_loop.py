@@ -85,6 +85,28 @@ def test_a_step_adds_the_correction_to_the_gradient(correction: FloatVector | No
     assert np.abs(result.model_after - START).max() > 0.01
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("correction", [None, np.array([0.5, -1.0, 2.0, 0.25])])
+def test_momentum_and_the_proximal_term(momentum: float, correction: FloatVector | None) -> None:
+    """By hand: v ← ρ v + g + (c − c_k) + μ (y − x), y −= η v (AGG-08)."""
+    expected, velocity = START, np.zeros(4)
+    for _ in range(4):
+        step = hand_gradient(expected) + 0.7 * (expected - START)
+        velocity = momentum * velocity + step + (0.0 if correction is None else correction)
+        expected = expected - 0.1 * velocity
+    local = LocalPlan(
+        local_steps=4,
+        learning_rate=0.1,
+        proximal=0.7,
+        optimizer="momentum" if momentum else "sgd",
+        optimizer_settings={"momentum": momentum} if momentum else {},
+    )
+    result = loop.train(
+        linear(), mse, EXAMPLES, local=local, correction=correction, seed=1, round_number=1
+    )
+    np.testing.assert_allclose(result.model_after, expected, rtol=1e-12)
+
+
 def test_a_zero_correction_changes_nothing_at_all() -> None:
     """Identical data make c − c_k zero: the two algorithms' curves then coincide bit by bit."""
     with_zero = trained(correction=np.zeros(4), batch=4)
