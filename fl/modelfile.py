@@ -50,6 +50,11 @@ def save_model(path: Path, model: ModelFile) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    _write_atomically(path, encode_model(model))
+
+
+def encode_model(model: ModelFile) -> bytes:
+    """Return the file's bytes."""
     about = {
         "version": _VERSION,
         "task": model.task,
@@ -60,7 +65,7 @@ def save_model(path: Path, model: ModelFile) -> None:
     }
     entry = json.dumps(about, sort_keys=True, ensure_ascii=False, allow_nan=False)
     tensors = {name: np.asarray(values, order="C") for name, values in model.tensors.items()}
-    _write_atomically(path, save(tensors, metadata={_ENTRY: entry}))
+    return save(tensors, metadata={_ENTRY: entry})
 
 
 def load_model(path: Path) -> ModelFile:

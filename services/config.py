@@ -11,9 +11,11 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -29,6 +31,9 @@ from pydantic_core import ErrorDetails
 from secagg.errors import ParameterError
 from secagg.policy import MAX_LEDGER_WINDOW, SiloPolicy
 from services.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dp.account import Account
 
 _MAX_BYTES: Final = 1024 * 1024
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):([0-9]{1,5})")
@@ -54,8 +59,19 @@ def _check_task(value: str) -> str:
     return value
 
 
+class _SecretValueError(ValueError):
+    """The value is wrong, and not to be shown."""
+
+
+def _check_database(value: str) -> str:
+    if urlsplit(value).password is not None:
+        raise _SecretValueError("no password in the URL: put it into ~/.pgpass or PGPASSWORD")
+    return value
+
+
 FilePath = Annotated[Path, Strict(strict=False), BeforeValidator(_from_base)]
 Address = Annotated[str, BeforeValidator(_check_address)]
+Database = Annotated[str, AfterValidator(_check_database)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 TaskName = Annotated[str, BeforeValidator(_check_task)]
 Table = dict[str, object]
@@ -89,9 +105,17 @@ class Deadlines(_Settings):
 
 
 class Limits(_Settings):
-    """The largest model state that the coordinator takes, in bytes."""
+    """How much the coordinator takes, and how much it keeps.
+
+    Attributes:
+        state_bytes: of the largest model state.
+        free_bytes: that a round leaves free on the disk; it does not begin otherwise.
+        ended_runs: runs that have ended and are kept with their models; the oldest go first.
+    """
 
     state_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024**3
+    free_bytes: Annotated[int, Field(ge=0)] = 64 * 1024**2
+    ended_runs: Annotated[int, Field(ge=1)] = 1000
 
 
 class CoordinatorConfig(_Settings):
@@ -101,12 +125,15 @@ class CoordinatorConfig(_Settings):
         listen: the address to bind; port 0 lets the system choose.
         directory: keys, certificate, roster and trust file, as `secagg authority` gave them.
         storage: runs, models and vectors; made if it is not there.
+        database: postgresql://USER@HOST/NAME instead of a file in `storage`; then a second
+            coordinator with the same settings stands by, on a storage folder that both can reach.
         roster: another place for the roster file; default is roster.json in `directory`.
     """
 
     listen: Address = "127.0.0.1:8443"
     directory: FilePath
     storage: FilePath
+    database: Database = ""
     roster: FilePath | None = None
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
@@ -191,6 +218,64 @@ def _digests(pinned: tuple[str, ...] | None) -> frozenset[bytes] | None:
     return None if pinned is None else frozenset(map(bytes.fromhex, pinned))
 
 
+class DataSetBudget(_Settings):
+    """What the data set behind this silo's task may spend, over all runs and federations.
+
+    Attributes:
+        data_set: its name; data sets that share persons share a name.
+        unit, adjacency: whose participation is hidden, and what makes neighbors; never changed.
+        epsilon, delta: the limit on the enforced line.
+        filter, order: how what was spent is read: "gdp" where every unit takes part in every
+            round, "rdp" at one whole order otherwise.
+        local_epsilon, run_epsilon, year_epsilon: further limits: if secure aggregation fails, for
+            each run, for each calendar year.
+        records_per_unit: the most records one patient has; converts plans of the unit record.
+        persons: N behind the data; delta must be below 1/N. It never leaves the silo.
+        ledgers: folder of the data set's ledger, the same for every process on this data set.
+    """
+
+    data_set: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    unit: Literal["record", "patient", "silo"]
+    adjacency: Literal["add_remove", "zero_out", "replace_one"]
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    persons: Annotated[int, Field(ge=1)]
+    filter: Literal["gdp", "rdp"] = "gdp"
+    order: Annotated[int, Field(ge=2)] | None = None
+    local_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    run_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    year_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    records_per_unit: Annotated[int, Field(ge=1)] = 1
+    ledgers: FilePath | None = None
+
+    def account(self) -> "Account":
+        """Return the budget in the ledger's own terms.
+
+        Raises:
+            ConfigError: the ledger knows a rule that these settings break.
+        """
+        from dp.account import Account
+        from dp.errors import PrivacyError
+        from dp.filters import Filter, FilterKind
+        from dp.plan import Adjacency, Unit
+
+        try:
+            rule = Filter(kind=FilterKind(self.filter), delta=self.delta, order=self.order)
+            return Account(
+                data_set=self.data_set,
+                unit=Unit(self.unit),
+                adjacency=Adjacency(self.adjacency),
+                filter=rule,
+                epsilon=self.epsilon,
+                local_epsilon=self.local_epsilon,
+                run_epsilon=self.run_epsilon,
+                year_epsilon=self.year_epsilon,
+                records_per_unit=self.records_per_unit,
+            )
+        except PrivacyError as error:
+            raise ConfigError(f"[privacy]: {error}", keys=("privacy",)) from error
+
+
 class SiloConfig(_Settings):
     """silo.toml.
 
@@ -200,6 +285,7 @@ class SiloConfig(_Settings):
         storage: journal and memory of this silo; made if it is not there.
         task: what this silo trains: "tabular" with [data], or an own "package.module:factory".
         settings: passed to an own factory as they are.
+        privacy: the budget of the data set; without it, runs with a privacy plan are refused.
         proxy: whether to obey http_proxy and https_proxy of the environment.
     """
 
@@ -210,6 +296,7 @@ class SiloConfig(_Settings):
     data: Data | None = None
     settings: Table = Field(default_factory=dict)
     policy: Policy = Policy()
+    privacy: DataSetBudget | None = None
     proxy: bool = False
     log: Log = Log()
 
@@ -393,7 +480,9 @@ def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
             wanted = str(problem["ctx"]["error"])
         case _:
             wanted = problem["msg"].removeprefix("Input should be ")
-    got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r:.120}"
+    is_secret = isinstance(problem.get("ctx", {}).get("error"), _SecretValueError)
+    is_hidden = is_secret or isinstance(problem["input"], dict)
+    got = "" if is_hidden else f", got {problem['input']!r:.120}"
     return f"{key or 'the file'}: expected {wanted}{got}"
 
 

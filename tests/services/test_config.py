@@ -126,6 +126,18 @@ def test_an_address_needs_host_and_port(address: str) -> None:
         parse_silo(SILO.replace("localhost:8443", address))
 
 
+def test_a_databases_password_is_refused_and_not_shown() -> None:
+    """Settings hold no secrets, and neither do messages about them."""
+    text = b'directory = "d"\nstorage = "s"\ndatabase = "postgresql://me:hunter2@host/name"'
+    with pytest.raises(ConfigError, match="database: expected no password") as caught:
+        parse_config(text, CoordinatorConfig, source="test", base=Path())
+    assert "hunter2" not in str(caught.value)
+    fine = parse_config(
+        text.replace(b":hunter2", b""), CoordinatorConfig, source="test", base=Path()
+    )
+    assert fine.database == "postgresql://me@host/name"
+
+
 def test_an_ipv6_address_has_brackets() -> None:
     """[::1]:8443 is the usual way to write it."""
     assert parse_silo(SILO.replace("localhost:8443", "[::1]:8443")).coordinator == "[::1]:8443"
