@@ -324,6 +324,10 @@ class Run(_Settings):
         min_silos: connected silos to wait for before the first round.
         seed: of the initial model and of every local shuffling.
         metrics: whether loss, correct predictions and count ride in the sum.
+        auc_bins: with metrics: score bins for an AUC in every round; 0 for none.
+        concordance: with metrics: whether the task's pairs for a C-index are summed.
+        max_refreshes: rounds that may be inserted to renew lost control variates.
+        patience, least_gain: end the run after so many rounds whose loss gains no more than that.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
@@ -331,14 +335,36 @@ class Run(_Settings):
     min_silos: Annotated[int, Field(ge=3)] = 3
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     metrics: bool = True
+    auc_bins: Annotated[int, Field(ge=0, le=10_000)] = 0
+    concordance: bool = False
+    max_refreshes: Annotated[int, Field(ge=0, le=100_000)] = 8
+    patience: Annotated[int, Field(ge=0, le=100_000)] = 0
+    least_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class Schedule(_Settings):
+    """A factor on a step size from round to round; see fl.schedules."""
+
+    curve: Literal["constant", "exponential", "steps", "cosine"] = "constant"
+    factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    at: Many[Annotated[int, Field(ge=1)]] = ()
 
 
 class Algorithm(_Settings):
-    """Which algorithm; `option` is SCAFFOLD's way to renew its control variate."""
+    """Which algorithm: one of fl.algorithms, or an installed aggregation rule.
 
-    name: Literal["fedavg", "scaffold"] = "fedavg"
+    Attributes:
+        option: SCAFFOLD's way to renew its control variate.
+        settings: the algorithm's other ones, such as q, beta1, tau, weight_rate or variate_every.
+        personal: patterns of parameter names that stay at the silos, such as "*bn*".
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=128)] = "fedavg"
     option: Literal["I", "II"] | None = None
     server_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    schedule: Schedule = Schedule()
+    settings: Table = Field(default_factory=dict)
+    personal: Many[Annotated[str, Field(min_length=1)]] = ()
 
     @field_validator("option")
     @classmethod
@@ -349,11 +375,35 @@ class Algorithm(_Settings):
 
 
 class Local(_Settings):
-    """Local training: the same number of steps at every silo; batch_size 0 means all rows."""
+    """Local training; batch_size 0 means all rows.
+
+    Attributes:
+        steps: at every silo, or the most where `work` says otherwise.
+        optimizer: "sgd", "momentum", or an installed one, with its settings.
+        proximal: μ of fedprox, and of fednova with a proximal term.
+        work: who sets a silo's steps: "fixed", "declared" (by silo, in `silo_steps`), "drawn" (from
+            `least_steps` on, by the seed), "own" (each silo for itself).
+    """
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)]
     batch_size: Annotated[int, Field(ge=0)] = 32
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    schedule: Schedule = Schedule()
+    optimizer: Annotated[str, Field(min_length=1)] = "sgd"
+    optimizer_settings: Table = Field(default_factory=dict)
+    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    work: Literal["fixed", "declared", "drawn", "own"] = "fixed"
+    least_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    silo_steps: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
+
+
+class Participation(_Settings):
+    """Which silos a round invites: "all", "uniform", "fixed" cohorts, or an installed sampler."""
+
+    sampler: Annotated[str, Field(min_length=1)] = "all"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    minimum: Annotated[int, Field(ge=3, le=200)] = 3
+    settings: Table = Field(default_factory=dict)
 
 
 class Weights(_Settings):
@@ -410,10 +460,18 @@ class Task(_Settings):
 
 
 class Encoding(_Settings):
-    """Bits a coordinate before summing; in the first round the range is a guess and takes more."""
+    """Bits a coordinate before summing; in the first round the range is a guess and takes more.
+
+    Attributes:
+        rotate, block, kept, feedback: see fl.compression.
+    """
 
     value_bits: Annotated[int, Field(ge=4, le=32)] = 16
     first_value_bits: Annotated[int, Field(ge=4, le=32)] = 24
+    rotate: bool = False
+    block: Annotated[int, Field(ge=0, le=2**24)] = 0
+    kept: Annotated[float, Field(gt=0, le=1)] = 1.0
+    feedback: bool = True
 
 
 class RunConfig(_Settings):
@@ -422,6 +480,7 @@ class RunConfig(_Settings):
     run: Run
     algorithm: Algorithm = Algorithm()
     local: Local
+    participation: Participation = Participation()
     weights: Weights = Weights()
     task: Task
     encoding: Encoding = Encoding()

@@ -1,9 +1,15 @@
 """From a run's settings to its training plan: the document that every silo checks and pins."""
 
+from fl.algorithms import algorithm_of
+from fl.compression import CompressionPlan
 from fl.errors import LearningError
 from fl.models import TabularModel
+from fl.participation import ParticipationPlan
 from fl.plan import TABULAR, LocalPlan, TaskPlan, TrainingPlan, Weighting
-from services.config import RunConfig, Task
+from fl.schedules import Curve, EarlyStop, Schedule
+from fl.work import Work, WorkPlan
+from services.config import Algorithm, RunConfig, Task
+from services.config import Schedule as ScheduleTable
 from services.errors import ConfigError
 
 
@@ -19,29 +25,62 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
     """
     algorithm = config.algorithm
     try:
-        return TrainingPlan(
+        plan = TrainingPlan(
             task=TaskPlan(name=config.task.name, settings=_task_settings(config.task)),
             local=LocalPlan(
                 local_steps=config.local.steps,
                 batch_size=config.local.batch_size,
                 learning_rate=config.local.learning_rate,
+                optimizer=config.local.optimizer,
+                optimizer_settings=config.local.optimizer_settings,
+                proximal=config.local.proximal,
             ),
             rounds=config.run.rounds,
             max_silos=max_silos,
             algorithm=algorithm.name,
-            algorithm_settings={"option": algorithm.option} if algorithm.option else {},
+            algorithm_settings=_algorithm_settings(algorithm),
             server_learning_rate=algorithm.server_learning_rate,
+            personal=algorithm.personal,
             weighting=Weighting(config.weights.kind),
             n_cap=config.weights.n_cap or 0,
             declared=config.weights.declared,
             value_bits=config.encoding.value_bits,
             first_value_bits=config.encoding.first_value_bits,
             metrics=config.run.metrics,
+            auc_bins=config.run.auc_bins,
+            concordance=config.run.concordance,
             standardize=_standardizes(config.task),
             seed=config.run.seed,
+            work=WorkPlan(
+                kind=Work(config.local.work),
+                least=config.local.least_steps,
+                steps=config.local.silo_steps,
+            ),
+            participation=ParticipationPlan(**dict(config.participation)),
+            local_schedule=_schedule(config.local.schedule),
+            server_schedule=_schedule(algorithm.schedule),
+            early_stop=EarlyStop(patience=config.run.patience, least_gain=config.run.least_gain),
+            compression=CompressionPlan(
+                rotate=config.encoding.rotate,
+                block=config.encoding.block,
+                kept=config.encoding.kept,
+                feedback=config.encoding.feedback,
+            ),
+            max_refreshes=config.run.max_refreshes,
         )
+        algorithm_of(plan)  # refuses what does not go together, before any silo is asked
     except LearningError as error:
         raise ConfigError(f"run {config.run.name}: {error}") from error
+    return plan
+
+
+def _algorithm_settings(algorithm: Algorithm) -> dict[str, object]:
+    option = {"option": algorithm.option} if algorithm.option else {}
+    return {**algorithm.settings, **option}
+
+
+def _schedule(schedule: ScheduleTable) -> Schedule:
+    return Schedule(curve=Curve(schedule.curve), factor=schedule.factor, at=schedule.at)
 
 
 def _task_settings(task: Task) -> dict[str, object]:

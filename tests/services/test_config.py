@@ -83,7 +83,7 @@ def test_a_whole_run_is_read() -> None:
         (("rounds = 10", 'rounds = "10"'), "run.rounds", "a valid integer, got '10'"),
         (("rounds = 10", "rounds = 0"), "run.rounds", "greater than or equal to 1, got 0"),
         (("steps = 5\n", ""), "local.steps", "expected a value, got none"),
-        (("[local]", "[algorithm]\nname = 'fedsgd'\n[local]"), "algorithm.name", "'fedsgd'"),
+        (("[local]", "[algorithm]\nname = 3\n[local]"), "algorithm.name", "a valid string"),
         (("[local]", "[algorithm]\noption = 'I'\n[local]"), "algorithm.option", "scaffold"),
         (("[local]", "[weights]\nkind = 'hidden'\n[local]"), "weights", "n_cap exactly if"),
         (("[local]", "[weights]\nkind = 'declared'\n[local]"), "weights", "[weights.declared]"),

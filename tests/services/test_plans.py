@@ -48,6 +48,68 @@ def test_the_plan_says_what_the_settings_say() -> None:
     }
 
 
+EVERYTHING = """
+[run]
+name = "second"
+rounds = 20
+auc_bins = 50
+patience = 3
+[algorithm]
+name = "fedadam"
+settings = { beta2 = 0.9, tau = 0.01 }
+server_learning_rate = 0.1
+schedule = { curve = "cosine" }
+[local]
+steps = 8
+learning_rate = 0.1
+optimizer = "momentum"
+optimizer_settings = { momentum = 0.9 }
+work = "drawn"
+least_steps = 2
+schedule = { curve = "steps", factor = 0.1, at = [10, 15] }
+[participation]
+sampler = "uniform"
+fraction = 0.5
+[encoding]
+value_bits = 8
+rotate = true
+block = 16
+kept = 0.25
+[task]
+features = [{ name = "age" }]
+target = { name = "ill", classes = ["no", "yes"] }
+"""
+
+
+def test_every_setting_reaches_the_plan() -> None:
+    """Algorithm, schedules, work, participation and compression by lines of the file."""
+    plan = plan_of(EVERYTHING)
+    assert plan.algorithm_settings == {"beta2": 0.9, "tau": 0.01}
+    assert (plan.work.kind, plan.work.least) == ("drawn", 2)
+    assert plan.local.optimizer_settings == {"momentum": 0.9}
+    assert (plan.participation.sampler, plan.participation.fraction) == ("uniform", 0.5)
+    assert plan.local_rate(10) == pytest.approx(0.01)
+    assert plan.server_rate(10) == pytest.approx(0.05)
+    assert (plan.compression.rotate, plan.compression.block) == (True, 16)
+    assert (plan.auc_bins, plan.early_stop.patience) == (50, 3)
+    assert TrainingPlan.parse(plan.document()) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('"scaffold"\noption = "II"', '"fedfoo"'), "fedfoo"),
+        (('"scaffold"\noption = "II"', '"fedprox"'), "μ above 0"),
+        (("steps = 5", 'steps = 5\nwork = "own"'), "isolate a silo"),
+        (("steps = 5", "steps = 5\nproximal = 0.1"), "plain gradients"),
+    ],
+)
+def test_what_does_not_go_together_is_said_at_once(change: tuple[str, str], words: str) -> None:
+    """Before any silo is asked to train."""
+    with pytest.raises(ConfigError, match=words):
+        plan_of(RUN.replace(*change))
+
+
 def test_equal_settings_give_equal_bytes() -> None:
     """What silos pin does not depend on the order of keys or on defaults left out."""
     explicit = RUN.replace('{ name = "age" }', '{ scale = 1.0, kind = "numeric", name = "age" }')
