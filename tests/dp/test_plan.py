@@ -419,6 +419,7 @@ class TestNoise:
         plan = PrivacyPlan(**SILO)
         total = (plan.z * grid_sensitivity(plan)) ** 2 + 1 / 12
         assert 4 * share_noise_std(plan) ** 2 == pytest.approx(total)
+        assert grid.total_noise_std(3.0, 2.0) ** 2 == pytest.approx(36 + 1 / 12)
         assert share_noise_std(replace(plan, cohort_size=20)) == share_noise_std(plan)
 
     def test_one_party_adds_all_of_it_elsewhere(self) -> None:

@@ -459,6 +459,24 @@ def test_a_charge_without_noise_is_infinite() -> None:
     assert any("epsilon is inf" in one.text for one in found)
 
 
+def test_a_limit_passed_by_little_is_found() -> None:
+    """A thousandth above it."""
+    steps = copy.deepcopy(STEPS)
+    most = max(float(step["body"].get("eps_after", "0")) for step in steps)
+    for factor, good in ((1.001, True), (0.999, False)):
+        steps[BUDGET]["body"]["epsilon"] = f"{most * factor:.9f}"
+        assert verify_ledger(chained(steps), KEYS).ok is good
+
+
+def test_integers_beyond_their_reserve_are_found() -> None:
+    """More than 1 % of delta for rounding and sampler leaves no guarantee."""
+    steps = copy.deepcopy(STEPS)
+    for name in ("event", "booked"):
+        steps[INTENT]["body"][name]["delta_impl"] = "0.0000002"
+    found = verify_ledger(chained(steps), KEYS).findings.items
+    assert any("epsilon is inf" in one.text for one in found)
+
+
 def test_a_changed_account_is_found() -> None:
     """Only limits move."""
     steps = copy.deepcopy(STEPS)
