@@ -14,7 +14,7 @@ from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
 from secagg.keys import IdentityKey
 from secagg.ports import VectorStore
-from secagg.result import check_result
+from secagg.result import check_result, check_survivors
 from secagg.roster import Roster
 
 
@@ -113,10 +113,18 @@ class RecalledRound:
                 return self._repeat(JournalEvent.UNMASKED)
             case messages.RoundOpen() | messages.Keys() | messages.Boxes():
                 return []
-            case messages.RoundFailed():
+            case messages.RoundFailed() | messages.Disclosure() | messages.ChunkAnswer():
                 return []
             case _:
                 assert_never(message)
+
+    def can_do_without(self, message: messages.ServerMessage) -> bool:
+        """Whether this message's vector is not there and not needed: a sum without this silo."""
+        return (
+            isinstance(message, messages.Result)
+            and self._store.chunks(messages.SUM) == 0
+            and self._seat not in {entry.seat for entry in message.entries}
+        )
 
     def _repeat(self, event: JournalEvent) -> list[SiloEffect]:
         if self._history.message(self.attempt, event) is None:
@@ -130,6 +138,12 @@ class RecalledRound:
         if self._has_refused:
             raise LocalProtocolError("this attempt's result was refused; there is no second one")
         self._has_refused = True
+        if self.can_do_without(message):
+            # Left out, and the sum is gone: the certificate alone settles the submission's fate.
+            check_survivors(message, submission=submission, roster=self._roster)
+            self._has_refused = False
+            left_out = JournalRecord(event=JournalEvent.LEFT_OUT, attempt=self.attempt)
+            return record(self._history, left_out)
         aggregate = check_result(
             message, submission=submission, roster=self._roster, store=self._store
         )

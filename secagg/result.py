@@ -68,7 +68,16 @@ def check_result(
     Raises:
         ForgedSumError, SurvivorsUncertifiedError, BadSignatureError: a check failed.
     """
-    parameters = submission.parameters
+    seats = check_survivors(message, submission=submission, roster=roster)
+    return _check_sum(message, seats, submission=submission, store=store)
+
+
+def check_survivors(message: Result, *, submission: Submission, roster: Roster) -> tuple[int, ...]:
+    """What a Result says of the survivors, without its sum: signature, binding, certificate.
+
+    Raises:
+        ForgedSumError, SurvivorsUncertifiedError, BadSignatureError: a check failed.
+    """
     verify(roster.coordinator_key, message.signature, message.signed_bytes())
     seats = tuple(entry.seat for entry in message.entries)
     if message.binding != submission.binding or list(seats) != sorted(set(seats)):
@@ -83,6 +92,13 @@ def check_result(
     )
     if transcript_digest(message) != message.transcript:
         raise ForgedSumError("the result's transcript is not that of its contents")
+    return seats
+
+
+def _check_sum(
+    message: Result, seats: tuple[int, ...], *, submission: Submission, store: VectorStore
+) -> Aggregate:
+    parameters = submission.parameters
     wire = parameters.wire_spec
     if (message.chunks, message.nbytes) != (len(wire.chunks), wire.wire_bytes):
         raise ForgedSumError("the sum is announced in another size than the round's vector")

@@ -6,7 +6,7 @@ operator (seconds and bytes of each phase).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -41,6 +41,7 @@ from secagg.messages import (
 from secagg.parameters import RoundParameters
 from secagg.server import ServerRound
 from services.clock import monotonic
+from services.coordinator.ledger import LedgerUnsignedError
 from services.coordinator.mailbox import Mailbox
 from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
 from services.observe.logs import Logger
@@ -86,6 +87,7 @@ class AttemptDriver:
         completed: the last phase that each seat has completed.
         refusals: why a seat takes no part, by its own word.
         unwilling: those of them that refused the round itself, not only failed to train.
+        release: settles the privacy ledger with the survivors before the sum is opened.
     """
 
     server: ServerRound
@@ -94,6 +96,7 @@ class AttemptDriver:
     silent: Callable[[], frozenset[int]]
     changed: Callable[[], None]
     log: Logger
+    release: Callable[[tuple[int, ...]], Awaitable[None]] | None = None
     outcome: Outcome | None = None
     phase: Phase = Phase.ADVERTISE
     completed: dict[int, Phase] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class AttemptDriver:
     _release_wanted: bool = False
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _turned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def parameters(self) -> RoundParameters:
@@ -131,6 +135,11 @@ class AttemptDriver:
             for phase, cost in self._costs.items()
         )
 
+    @property
+    def sharers(self) -> frozenset[int]:
+        """Seats that dealt shares."""
+        return frozenset(self._sharers)
+
     def dropouts(self, survivors: tuple[int, ...]) -> tuple[int, ...]:
         """Seats that shared keys and are not in the sum."""
         return tuple(sorted(self._sharers - set(survivors)))
@@ -139,20 +148,59 @@ class AttemptDriver:
         """Invited seats that never shared keys."""
         return tuple(sorted(set(self.cohort) - self._sharers))
 
-    async def run(self) -> Outcome:
-        """Drive the round until it is finished or aborted."""
+    async def prepare(self) -> None:
+        """Exchange keys and shares; returns when only the state is missing, or at an abort."""
         self._phase_since = monotonic()
         async with self._lock:
             await self._step(lambda: self.server.start(monotonic()))
-            await self._step(lambda: self.server.set_state(monotonic()))
+        while self.outcome is None and self.phase is not Phase.MASK:
+            await self._wait()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether keys and shares are exchanged and no silo that dealt any has been lost since."""
+        ready = self.outcome is None and self.phase is Phase.MASK
+        return ready and not self._lost & self._sharers
+
+    async def has_masks(self) -> bool:
+        """Wait until the round awaits masked vectors; False if it ends before."""
+        while self.outcome is None and self.phase in {Phase.ADVERTISE, Phase.SHARE}:
+            await self._turned.wait()
+            self._turned.clear()
+        return self.outcome is None
+
+    async def run(self) -> Outcome:
+        """Drive the round until it is finished or aborted; its state is in the store."""
+        if self._phase_since == 0.0:
+            await self.prepare()
+        self._phase_since = monotonic()  # what was waited for the last round is not this one's
+        if self.outcome is None:
+            async with self._lock:
+                await self._step(lambda: self.server.set_state(monotonic()))
         while self.outcome is None:
             if not self._release_wanted:
                 await self._wait()
                 continue
             self._release_wanted = False
-            async with self._lock:
-                await self._step(self.server.open)
+            await self._open_sum()
         return self.outcome
+
+    async def _open_sum(self) -> None:
+        """Open the sum, if the privacy ledger holds its release; else give the attempt up."""
+        if self.release is not None:
+            try:
+                await self.release(self.server.survivors)
+            except LedgerUnsignedError as error:
+                await self.stop(str(error))
+                return
+        async with self._lock:
+            if self.outcome is None:
+                await self._step(self.server.open)
+
+    def drop_uploads(self) -> None:
+        """Free the disk of what is summed; the sum itself stays."""
+        for seat in self.cohort:
+            self.store.discard(masked_name(seat))
 
     async def stop(self, reason: str) -> None:
         """Give the attempt up, unless it is over."""
@@ -265,6 +313,7 @@ class AttemptDriver:
             self._carry_out(effect)
         self._note_phase()
         self._moved.set()
+        self._turned.set()
 
     def _carry_out(self, effect: ServerEffect) -> None:
         match effect:

@@ -12,6 +12,7 @@ from typing import Final
 
 from fl.plan import TABULAR, TrainingPlan
 from fl.ports import NamedTensors
+from fl.privacy import privacy_of
 from fl.run import TrainingRun
 from fl.state import decode_state, encode_state
 from secagg.ids import RunId
@@ -21,6 +22,7 @@ from services.clock import utc_now
 from services.config import CoordinatorConfig, RunConfig, parse_config
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
+from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.recovery import Recovery
 from services.coordinator.run import ATTEMPTS, MODEL_FILE, RunDriver
 from services.errors import (
@@ -28,8 +30,11 @@ from services.errors import (
     InvalidRequestError,
     NotFoundError,
     NotNowError,
+    StorageError,
     TooLargeError,
 )
+from services.ledger.messages import LedgerAnswer
+from services.ledger.parties import COORDINATOR, Party
 from services.observe.logs import Logger
 from services.plans import build_plan
 from services.security.identity import Peer
@@ -61,6 +66,9 @@ class RunDesk:
     _driver: RunDriver | None = None
     _task: "asyncio.Task[None] | None" = None
     _uploads: dict[RunId, FileVectorStore] = field(default_factory=dict)
+    _broken: "asyncio.Future[StorageError]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     # --- for operators ------------------------------------------------------------------------
 
@@ -143,11 +151,8 @@ class RunDesk:
         """Read a chunk of the newest released model."""
         del peer  # the model is released
         record = await asyncio.to_thread(self.store.run, run)
-        path = self._folder(run) / MODEL_FILE
-        if not path.exists():
-            raise NotFoundError(f"run {run} has released no model yet; wait for its first round")
         vector = VectorId(run=run, round=record.round, attempt=0, name="model")
-        return _piece(vector, await asyncio.to_thread(path.read_bytes), index)
+        return _piece(vector, await asyncio.to_thread(self.store.artifact, run, MODEL_FILE), index)
 
     # --- for silos ----------------------------------------------------------------------------
 
@@ -160,6 +165,12 @@ class RunDesk:
         """What is asked about an attempt that an earlier process of the coordinator opened."""
         driver = self._find_driver(run)
         return None if driver is None else driver.recoveries.get((number, attempt))
+
+    def ledger_answer(self, seat: int, answer: LedgerAnswer) -> None:
+        """Take a silo's word on the privacy ledger of the run that goes on."""
+        driver = self._find_driver(answer.run)
+        if driver is not None and driver.ledger is not None:
+            driver.ledger.receive(seat, answer)
 
     def position(self) -> str:
         """Where the coordinator stands, for a silo that is elsewhere."""
@@ -214,6 +225,14 @@ class RunDesk:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    async def broken(self) -> None:
+        """Wait for an error that ends this process: the disk or the database has failed.
+
+        Raises:
+            StorageError: what happened.
+        """
+        raise await self._broken
+
     def _drive(self, record: RunRecord, config: RunConfig) -> None:
         # What an earlier process or run left: vectors that nobody can use any more.
         for run in {record.run, *([self._driver.record.run] if self._driver else [])}:
@@ -239,8 +258,33 @@ class RunDesk:
             directory=self._folder(record.run),
             log=self.log.bind(run=record.run.hex),
             reports=list(self.store.reports(record.run)),
+            ledger=self._ledger(record, plan, config),
         )
         self._task = asyncio.create_task(self._driver.drive())
+        self._task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StorageError) and not self._broken.done():
+            self._broken.set_result(error)
+
+    def _ledger(self, record: RunRecord, plan: TrainingPlan, config: RunConfig) -> RunLedger | None:
+        """The ledger of a run with a privacy plan."""
+        privacy = privacy_of(plan)
+        if privacy is None:
+            return None
+        return RunLedger(
+            run=record.run,
+            name=record.name,
+            plan=privacy,
+            folder=self.config.storage / LEDGERS,
+            writer=Party(COORDINATOR, self.signing_key),
+            roster=self.hub.roster,
+            mailbox=self.hub.mailbox,
+            now=utc_now,
+            log=self.log.bind(run=record.run.hex),
+            epsilon=config.privacy.budget if config.privacy else None,
+        )
 
     def _restore(self, record: RunRecord, snapshot: bytes) -> TrainingRun:
         names = {seat: self.hub.roster.seat(seat).silo.name for seat in record.cohort}

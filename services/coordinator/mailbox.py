@@ -32,6 +32,10 @@ class Mailbox:
         """Forget the envelopes that no longer mean anything, such as those of a dead attempt."""
         self._envelopes = {n: e for n, e in self._envelopes.items() if not is_void(e)}
 
+    def holds(self, is_meant: Callable[[Envelope], bool]) -> bool:
+        """Whether an envelope of this kind has not been handled yet."""
+        return any(is_meant(envelope) for envelope in self._envelopes.values())
+
     async def wait_after(self, sequence: int, wait_s: float) -> tuple[int, Envelope] | None:
         """The first envelope after `sequence`; waits for one at most `wait_s` (≤ 30) seconds."""
         self._envelopes = {n: e for n, e in self._envelopes.items() if n > sequence}

@@ -7,13 +7,16 @@ operator and the silos. Every wait has a bound.
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fl.errors import BudgetExhaustedError, VariateLostError
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
+from fl.privacy import document_of, privacy_of
 from fl.run import (
     RoundFailure,
     RoundPreview,
@@ -24,10 +27,11 @@ from fl.run import (
 )
 from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
+from secagg.canonical import peek_label
 from secagg.effects import Aborted, Finished
 from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
-from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
+from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon, Result
 from secagg.parameters import RoundParameters
 from secagg.policy import SiloPolicy
 from secagg.roster import Seat
@@ -37,10 +41,12 @@ from services.clock import monotonic, utc_now
 from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
+from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.progress import Progress
 from services.coordinator.recovery import Recovery
+from services.errors import StorageError
 from services.observe.logs import Logger, where
-from services.released import write_released
+from services.released import released_bytes
 from services.storage.blobs import FileVectorStore
 from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.wire import calls
@@ -50,6 +56,12 @@ MODEL_FILE: Final = "model.safetensors"
 ATTEMPTS: Final = "attempts"
 # The one that is open, the one before it, and the one that is opened ahead.
 _KEPT_ATTEMPTS: Final = 3
+# Sums that are kept for survivors who have been away since.
+_MOST_SUMS: Final = 64
+# A silo without its control variate is no unwilling one: a refresh round gives it a new one.
+_LOST_VARIATE: Final = VariateLostError.__name__
+# How a refusal begins by which a silo's privacy budget ends the run.
+_SPENT: Final = BudgetExhaustedError.__name__
 # How often a wait for silos looks again, beside being woken by a Hello.
 _GLANCE_S: Final = 1.0
 # What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
@@ -77,6 +89,7 @@ class RunDriver:
         directory: holds the attempts' vectors and the released model.
         attempts: the open attempt and the one before it, by round and attempt.
         recoveries: attempts of an earlier process, likewise.
+        ledger: of a run with a privacy plan.
     """
 
     record: RunRecord
@@ -97,6 +110,7 @@ class RunDriver:
     attempts: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
     recoveries: dict[tuple[int, int], Recovery] = field(default_factory=dict)
     reports: list[calls.RoundReport] = field(default_factory=list)
+    ledger: RunLedger | None = None
     _refusals: dict[int, str] = field(default_factory=dict)
     _abandons: tuple[Abandon, ...] = ()
     _current: AttemptDriver | None = None
@@ -110,9 +124,14 @@ class RunDriver:
         """Run to the end, whatever it is, and tell everybody."""
         try:
             await self._rounds()
-        except TooFewSilosError as error:
+        except BudgetSpentError as error:
+            await self._end(RunState.BUDGET_EXHAUSTED, str(error))
+        except LedgerUnsignedError as error:
             await self._end(RunState.FAILED, str(error))
-        except asyncio.CancelledError:
+        except TooFewSilosError as error:
+            spent = any(why.startswith(_SPENT) for why in self._refusals.values())
+            await self._end(RunState.BUDGET_EXHAUSTED if spent else RunState.FAILED, str(error))
+        except (asyncio.CancelledError, StorageError):
             raise  # the coordinator goes down; the run goes on when it is back
         except Exception as error:  # noqa: BLE001 - a bug ends this run, not the coordinator
             self.log.error(  # noqa: TRY400 - a traceback's text may quote values
@@ -139,6 +158,7 @@ class RunDriver:
                 self.training.snapshot(),
             )
         await self._enter(RunState.RUNNING, "")
+        await self._commit_privacy(self.training)
         while self._stop_reason is None:
             request = self.training.next()
             if isinstance(request, RunFinished):
@@ -147,6 +167,14 @@ class RunDriver:
                 return
             await self._attempt(self.training, request)
         await self._end(RunState.STOPPED, self._stop_reason)
+
+    async def _commit_privacy(self, training: TrainingRun) -> None:
+        """Have the silos sign the privacy plan before the first round."""
+        request = training.next()
+        if self.ledger is not None and isinstance(request, RoundRequest):
+            parameters = self._parameters(request, request.attempt)
+            wait_s = self.deadlines.registration_s
+            await self.ledger.commit(self.record.cohort, parameters, wait_s=wait_s)
 
     async def stop(self, reason: str) -> None:
         """End the run; the model of the last complete round stays."""
@@ -166,15 +194,9 @@ class RunDriver:
     # --- one attempt --------------------------------------------------------------------------
 
     async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.parameters.round == request.number:
-            if ahead.is_intact and ahead.parameters == self._parameters(request, 0):
-                await self._run_attempt(training, request, ahead)
-                return
-            await ahead.stop("its silos or its vector have changed since it was opened ahead")
-            training.fail("what was exchanged ahead could not be used")
+        if self._ahead is not None and self._ahead.parameters.round == request.number:
+            await self._use_ahead(training, request)
             return
-        self._ahead = ahead
         cohort = await self._gather(self._least(request))
         if self._stop_reason is not None:
             return
@@ -184,11 +206,32 @@ class RunDriver:
             return
         await self._drive_attempt(training, request, number, cohort)
 
+    async def _use_ahead(self, training: TrainingRun, request: RoundRequest) -> None:
+        """Call the roll: what was exchanged ahead serves if it is for the same vector and silos.
+
+        Else the round begins with its next attempt, whose keys are fresh.
+        """
+        ahead, preparing = self._ahead, self._preparing
+        assert ahead is not None  # the caller looked
+        assert preparing is not None  # begins with it
+        await preparing
+        self._ahead = self._preparing = None
+        present = set(training.cohort(tuple(seat.index for seat in self._present()[0])))
+        is_same = ahead.parameters == self._parameters(request, request.attempt)
+        if is_same and ahead.is_intact and present <= ahead.sharers:
+            await self._run_attempt(training, request, ahead)
+            return
+        await ahead.stop("the silos or the vector are others than when it was opened ahead")
+        training.fail("what was exchanged ahead could not be used")
+
     async def _drive_attempt(
         self, training: TrainingRun, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
     ) -> None:
-        seats = tuple(seat.index for seat in cohort)
-        driver = await self._open(self._parameters(request, number), seats)
+        seats = training.cohort(tuple(seat.index for seat in cohort))
+        parameters = self._parameters(request, number)
+        if self.ledger is not None:
+            await self.ledger.charge(parameters, seats)
+        driver = await self._open(parameters, seats)
         await self._run_attempt(training, request, driver)
 
     async def _run_attempt(
@@ -209,12 +252,21 @@ class RunDriver:
             await asyncio.to_thread(
                 evidence.keep_evidence, folder, driver.server.evidence, self.log
             )
-        self._refusals.update({seat: driver.refusals[seat] for seat in driver.unwilling})
+        self._refusals.update(
+            {
+                seat: driver.refusals[seat]
+                for seat in driver.unwilling
+                if not driver.refusals[seat].startswith(_LOST_VARIATE)
+            }
+        )
         match outcome:
             case Finished():
                 await self._commit(training, driver, outcome)
             case Aborted():
                 await self._give_up(training, driver, outcome)
+        lost = any(why.startswith(_LOST_VARIATE) for why in driver.refusals.values())
+        if lost and training.status is TrainingStatus.RUNNING:
+            training.request_refresh()
         self._forget_attempts()
 
     async def _recover(self, training: TrainingRun, request: RoundRequest, given: int) -> None:
@@ -231,6 +283,9 @@ class RunDriver:
             recovery.ask()
             await recovery.wait(_RECOVERY_S)
             self._abandons += tuple(recovery.abandons.values())
+            if self.ledger is not None:
+                parameters = self._parameters(request, attempt)
+                await self.ledger.fail(parameters, recovery.abandons.values, "restarted")
             training.fail("the coordinator was restarted")
             if training.status is not TrainingStatus.RUNNING:
                 return
@@ -246,10 +301,13 @@ class RunDriver:
         One round ahead at most, and only for its first attempt. A silo that is lost before that
         round begins costs a new attempt with fresh keys and nothing else.
         """
+        if self.ledger is not None:
+            return  # a round is charged before it is opened, the one before it settled first
         preview = training.preview()
         if preview is None or self._ahead is not None or self._stop_reason is not None:
             return
-        seats = tuple(seat.index for seat in self._present()[0])
+        available = tuple(seat.index for seat in self._present()[0])
+        seats = training.cohort(available, preview.number)
         if len(seats) < self._least(preview):
             return
         number = await asyncio.to_thread(self.store.next_attempt, self.record.run, preview.number)
@@ -275,12 +333,17 @@ class RunDriver:
             store=store,
             silent=lambda: self.hub.silent(cohort),
             changed=self.progress.note,
+            release=None if self.ledger is None else partial(self._release, parameters),
             log=self.log.bind(round=parameters.round, attempt=parameters.attempt),
         )
         self.attempts[parameters.round, parameters.attempt] = driver
         driver.log.info("attempt", kind=parameters.kind, cohort=cohort)
         self.progress.note()
         return driver
+
+    async def _release(self, parameters: RoundParameters, survivors: tuple[int, ...]) -> None:
+        assert self.ledger is not None  # only then a driver releases
+        await self.ledger.release(parameters, survivors, wait_s=self.deadlines.survivors_s)
 
     async def _commit(
         self, training: TrainingRun, driver: AttemptDriver, outcome: Finished
@@ -309,9 +372,13 @@ class RunDriver:
         self.progress.note()
 
     def _save(self, training: TrainingRun, report: calls.RoundReport) -> None:
-        self.store.commit_round(self.record.run, snapshot=training.snapshot(), report=report)
         state = decode_state(training.state, MAX_STATE_BYTES)
-        write_released(self.directory / MODEL_FILE, self.plan, state)
+        self.store.commit_round(
+            self.record.run,
+            snapshot=training.snapshot(),
+            report=report,
+            artifacts={MODEL_FILE: released_bytes(self.plan, state)},
+        )
 
     async def _give_up(
         self, training: TrainingRun, driver: AttemptDriver, outcome: Aborted
@@ -325,6 +392,8 @@ class RunDriver:
         driver.log.error("aborted", reason=reason)
         await driver.gather_abandons(self.deadlines.survivors_s)
         self._abandons += driver.server.abandons
+        if self.ledger is not None:
+            await self.ledger.fail(driver.parameters, lambda: driver.server.abandons, reason)
         if self._stop_reason is None:
             training.fail(reason, may_retry=driver.server.may_retry)
             self.reason = reason
@@ -373,7 +442,7 @@ class RunDriver:
         return next(n for n in range(1, parameters.n_max + 1) if n >= parameters.floor(n))
 
     def _parameters(self, request: RoundRequest | RoundPreview, attempt: int) -> RoundParameters:
-        roster = self.hub.roster
+        roster, privacy = self.hub.roster, privacy_of(self.plan)
         return RoundParameters(
             federation=roster.federation,
             run=self.record.run,
@@ -381,7 +450,9 @@ class RunDriver:
             kind=request.kind.value,
             round=request.number,
             attempt=attempt,
-            n_c=_ASKED.colluding(roster),
+            n_c=max(_ASKED.colluding(roster), privacy.n_c if privacy else 0),
+            h_dp=privacy.h_dp if privacy else 0,
+            dp=document_of(self.plan),
             h_min=_ASKED.h_min,
             n_min=_ASKED.n_min,
             n_orgs=_ASKED.n_orgs,
@@ -439,7 +510,11 @@ class RunDriver:
 
     async def _end(self, state: RunState, reason: str) -> None:
         last = self.reports[-1].round if self.reports else 0
+        if self._ahead is not None:
+            await self._ahead.stop("the run has ended")
         await self._enter(state, reason[:4000])
+        if self.ledger is not None:
+            self.ledger.share(self.record.cohort)
         closed = ClosedEnvelope(run=self.record.run, state=state, reason=self.reason, round=last)
         for seat in self.record.cohort or self.hub.roster.indices:
             self.hub.mailbox(seat).post(closed)
@@ -451,19 +526,40 @@ class RunDriver:
         return self.directory / ATTEMPTS / f"{number}-{attempt}"
 
     def _forget_attempts(self) -> None:
-        """Keep the newest attempts: a silo may still be fetching the last one's sum."""
+        """Let go of attempts that are over, but not of a sum that a survivor has yet to check.
+
+        A silo that was away keeps its submission open, and sits out, until it has the result
+        (SA1 spec 2.5 v). What it needs stays as long as disk is reasonable to spend on it; a silo
+        that was left out of a sum needs the message only, which stays in its mailbox.
+        """
         for number, attempt in list(self.attempts)[:-_KEPT_ATTEMPTS]:
+            driver = self.attempts[number, attempt]
+            is_of = partial(_is_of, run=self.record.run, number=number, attempt=attempt)
+            is_result = partial(_is_result, is_of=is_of)
+            boxes = {seat: self.hub.mailbox(seat) for seat in driver.cohort}
+            for box in boxes.values():
+                box.drop(lambda item: is_of(item) and not is_result(item))  # noqa: B023 - used at once
+            awaited = any(boxes[seat].holds(is_result) for seat in driver.server.survivors)
+            if awaited and len(self.attempts) <= _MOST_SUMS:
+                driver.drop_uploads()
+                continue
             self.attempts.pop((number, attempt)).store.close()
             shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
-            is_void = partial(_is_of, run=self.record.run, number=number, attempt=attempt)
-            for seat in self.hub.roster.indices:
-                self.hub.mailbox(seat).drop(is_void)
 
 
 def _is_of(envelope: Envelope, *, run: RunId, number: int, attempt: int) -> bool:
-    """Whether a message speaks of an attempt whose vectors are gone."""
+    """Whether a message speaks of this attempt."""
     return isinstance(envelope, ProtocolEnvelope) and (
         (envelope.run, envelope.round, envelope.attempt) == (run, number, attempt)
+    )
+
+
+def _is_result(envelope: Envelope, *, is_of: Callable[[Envelope], bool]) -> bool:
+    """Whether it is the attempt's Result."""
+    return (
+        is_of(envelope)
+        and isinstance(envelope, ProtocolEnvelope)
+        and peek_label(envelope.message) == Result.LABEL
     )
 
 

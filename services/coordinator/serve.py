@@ -1,7 +1,10 @@
 """The coordinator's composition root: files in, one process on one port out."""
 
 import asyncio
+import os
 import signal
+import socket
+from contextlib import suppress
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,7 +19,7 @@ from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
 from services.enrollment.roster_file import TRUST, load_roster, load_signed, load_trust
 from services.errors import CredentialError
-from services.observe.logs import get_logger, where
+from services.observe.logs import Logger, get_logger, where
 from services.release import software_version
 from services.security.credentials import (
     SERVER_OPTIONS,
@@ -28,9 +31,12 @@ from services.security.credentials import (
 )
 from services.security.identity import Role
 from services.storage.coordinator import CoordinatorStore
+from services.storage.lease import RENEW_S
 from services.wire.servicers import SERVICE_NAMES, add_services
 
 _GRACE_S = 3.0
+# How often a standby looks whether it is needed.
+_STANDBY_S = 1.0
 
 
 async def serve(config: CoordinatorConfig) -> None:
@@ -39,8 +45,11 @@ async def serve(config: CoordinatorConfig) -> None:
     Raises:
         CredentialError: a key, certificate or roster is missing or unfit.
         AddressInUseError: the port is taken.
-        StorageError: the storage folder is another process's, or damaged.
+        StorageError: the storage folder is another process's, or damaged, or the disk or the
+            database fails while runs go on; they go on when this process is started again.
+        LeaseLostError: a standby has taken over.
     """
+    stop = _stop_signal()
     log = get_logger("coordinator")
     credentials = load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
     days_left = credentials.days_left(utc_now())
@@ -53,10 +62,12 @@ async def serve(config: CoordinatorConfig) -> None:
             f"{config.roster_file} names another coordinator key than {config.directory} holds",
             hint="install the bundle that was issued for this folder's request",
         )
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    address = bind(server, config.listen, server_credentials(config.directory))
-    store = CoordinatorStore(config.storage)
+    store = CoordinatorStore(config.storage, url=config.database, holder=_own_name())
     try:
+        if not await _is_ours(store, stop, log):
+            return
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        address = bind(server, config.listen, server_credentials(config.directory))
         hub = Hub(roster=roster)
         desk = RunDesk(hub=hub, store=store, config=config, signing_key=identity, log=log)
         aggregation = Aggregation(
@@ -86,17 +97,47 @@ async def serve(config: CoordinatorConfig) -> None:
         await server.start()
         log.info("listening", address=address, seats=len(roster.seats), roster=roster.version)
         await desk.resume()
-        await _stopped()
+        ends = [asyncio.create_task(work) for work in (stop.wait(), desk.broken(), _renew(store))]
+        done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
+        for other in others:
+            other.cancel()
         await checks.enter_graceful_shutdown()
         await desk.close()
         await server.stop(_GRACE_S)
+        for one in done:
+            one.result()
     finally:
         store.close()
 
 
-async def _stopped() -> None:
+async def _is_ours(store: CoordinatorStore, stop: asyncio.Event, log: Logger) -> bool:
+    """Stand by until the storage is ours; False if told to stop before."""
+    last = None
+    while (holder := await asyncio.to_thread(store.try_claim)) is not None:
+        if holder != last:
+            log.info("standing-by", holder=holder)
+            last = holder
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STANDBY_S):
+                await stop.wait()
+                return False
+    return True
+
+
+async def _renew(store: CoordinatorStore) -> None:
+    """Keep the storage ours; ends with the error that makes it somebody else's."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        await asyncio.to_thread(store.renew)
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _stop_signal() -> asyncio.Event:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop

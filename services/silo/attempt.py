@@ -5,11 +5,11 @@ before the messages that speak of them. What the effects mean is the round's aff
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from secagg.effects import Aborted, Finished, Persist, Send, SiloEffect, TrainingWanted
+from secagg.effects import Aborted, Aggregate, Finished, Persist, Send, SiloEffect, TrainingWanted
 from secagg.ids import AttemptId
 from secagg.messages import (
     MASKED,
@@ -23,15 +23,17 @@ from secagg.messages import (
     Unmask,
     attachments,
 )
+from secagg.phases import Phase
 from secagg.recall import RecalledRound
 from secagg.silo import SiloRound
 from services import faults
+from services.errors import RemoteError
 from services.observe.logs import Logger
 from services.silo.link import Link
 from services.storage.blobs import FileVectorStore
 from services.wire.calls import SubmitCall, VectorId, VectorReference
 
-Outcome = TrainingWanted | Finished | Aborted
+Outcome = TrainingWanted | Aborted
 _BEFORE = {
     Advertise: "silo.before-advertise",
     Share: "silo.before-share",
@@ -48,6 +50,7 @@ class AttemptDriver:
         round: the protocol's object: live, or recalled from the journal after a restart.
         store: the attempt's vectors.
         append: writes a journal record; it is on disk when this returns.
+        settle: takes the server's step on a checked sum.
     """
 
     attempt: AttemptId
@@ -55,6 +58,7 @@ class AttemptDriver:
     store: FileVectorStore
     link: Link
     append: Callable[[bytes], None]
+    settle: "Callable[[AttemptDriver, Aggregate], Awaitable[None]]"
     log: Logger
     open_message: RoundOpen | None = None
 
@@ -62,6 +66,18 @@ class AttemptDriver:
     def is_live(self) -> bool:
         """Whether this process opened the attempt."""
         return isinstance(self.round, SiloRound)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to come in this attempt."""
+        closed = {Phase.CLOSED, Phase.ABORTED}
+        return not isinstance(self.round, SiloRound) or self.round.phase in closed
+
+    @property
+    def has_submitted(self) -> bool:
+        """Whether a masked vector of this attempt may have left, or may no longer be made."""
+        before = {Phase.ADVERTISE, Phase.SHARE, Phase.MASK}
+        return not isinstance(self.round, SiloRound) or self.round.phase not in before
 
     def state(self) -> bytes:
         """The round's state as it was received."""
@@ -76,7 +92,12 @@ class AttemptDriver:
             RemoteProtocolError: a check failed; the silo's farewell has been sent.
         """
         for reference in vectors:
-            await self.link.download(reference, self.store)
+            try:
+                await self.link.download(reference, self.store)
+            except RemoteError:
+                # A sum of long ago may be gone at the coordinator.
+                if isinstance(self.round, SiloRound) or not self.round.can_do_without(message):
+                    raise
         try:
             effects = await asyncio.to_thread(self.round.receive, message)
         except Exception:
@@ -93,7 +114,11 @@ class AttemptDriver:
                     await asyncio.to_thread(self._persist, effect.record.encode())
                 case Send():
                     await self._send(effect.message)
-                case TrainingWanted() | Finished() | Aborted():
+                case Finished():
+                    # Before the record that closes the submission: a crash between the two would
+                    # leave a silo that knows no next state and insists on nothing (SA1 2.5 v).
+                    await self.settle(self, effect.aggregate)
+                case TrainingWanted() | Aborted():
                     outcome = effect
                 case _:
                     assert_never(effect)

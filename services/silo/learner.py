@@ -15,7 +15,7 @@ from fl.participant import RunParticipant
 from fl.plan import TABULAR, RoundKind, TrainingPlan
 from fl.state import decode_state
 from secagg.effects import Aggregate
-from secagg.ids import RunId
+from secagg.ids import AttemptId, RunId
 from secagg.messages import MAX_STATE_BYTES, RoundOpen
 from secagg.parameters import RoundParameters
 from secagg.ring import IntVector
@@ -24,6 +24,7 @@ from secagg.roster import Roster
 from services import faults
 from services.config import SiloConfig
 from services.released import write_released
+from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
 from services.silo.tasks import build_task
 from services.storage.silo import SiloStore
@@ -40,15 +41,13 @@ class Learner:
     seat: int
     roster: Roster
     store: SiloStore
+    ledgers: SiloLedgers
     rng: Rng
     _participants: dict[RunId, RunParticipant] = field(default_factory=dict)
     _settled: dict[RunId, tuple[int, bytes]] = field(default_factory=dict)
 
-    def admit(self, message: RoundOpen) -> bytes | None:
+    def admit(self, message: RoundOpen) -> None:
         """Check a round against its plan, this silo's task and its data.
-
-        Returns:
-            the model hash that the round's state must have; None if this silo cannot know.
 
         Raises:
             LearningError: this silo does not take part; says which field or column does not fit.
@@ -58,17 +57,25 @@ class Learner:
         if participant is None:
             participant = self._make_participant(parameters.run, message.plan)
         participant.check(parameters, message.plan)
+        self.ledgers.check_round(parameters, TrainingPlan.parse(message.plan))
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan})
             self._participants[parameters.run] = participant
-        return participant.required_state(parameters.round)
 
-    def train(self, parameters: RoundParameters, state: bytes) -> Mapping[str, IntVector]:
-        """Train on the received state and encode what is contributed."""
+    def required_state(self, attempt: AttemptId) -> bytes | None:
+        """The model hash that the round's state must have; None if this silo cannot know."""
+        return self._participants[attempt.run].required_state(attempt.round)
+
+    def train(
+        self, parameters: RoundParameters, state: bytes, coins: bytes
+    ) -> Mapping[str, IntVector]:
+        """Train on the received state and encode what is contributed; coins are the attempt's."""
         faults.hit("silo.before-training", parameters.round)
         if parameters.kind == RoundKind.TRAINING:
             self._limit_torch()
-        return self._participants[parameters.run].contribute(parameters, state)
+        plan = TrainingPlan.parse(self._plan_of(parameters.run))
+        self.ledgers.charge(parameters, plan)
+        return self._participants[parameters.run].contribute(parameters, state, coins)
 
     def settle(self, aggregate: Aggregate, state: bytes) -> None:
         """Take the server's step on a checked sum and keep the next state."""
@@ -79,6 +86,7 @@ class Learner:
             participant = self._make_participant(parameters.run, self._plan_of(parameters.run))
         following = participant.settle(aggregate, state)
         self._settled[parameters.run] = (parameters.round, following)
+        self.ledgers.settle(aggregate, TrainingPlan.parse(self._plan_of(parameters.run)))
 
     def takes_part_in(self, run: RunId) -> bool:
         """Whether this silo has accepted a round of the run, in this process or an earlier one."""

@@ -12,11 +12,11 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from fl.errors import DataError, LearningError, SchemaError
-from secagg.effects import Aborted, Finished, TrainingWanted
-from secagg.errors import SecAggError
+from secagg.effects import Aborted, Aggregate, TrainingWanted
+from secagg.errors import ReplayError, SecAggError
 from secagg.ids import AttemptId, RunId
 from secagg.journal import JournalEvent, SiloHistory
 from secagg.keys import IdentityKey
@@ -27,6 +27,7 @@ from secagg.messages import (
     Refusal,
     RoundOpen,
     ServerMessage,
+    StateNotice,
     decode_message,
     signed,
 )
@@ -38,6 +39,7 @@ from secagg.rng import Rng
 from secagg.silo import SiloRound
 from services import evidence
 from services.errors import InvalidRequestError, NotNowError, RemoteError, ServiceError
+from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.observe.logs import Logger, where
 from services.silo.attempt import AttemptDriver, Outcome
 from services.silo.greeting import Greeting
@@ -56,6 +58,8 @@ from services.wire.calls import (
     VectorId,
 )
 
+# One round runs while the next one exchanges keys and shares (SA1 spec 2.2, 1; check A2).
+MOST_OPEN_ROUNDS: Final = 2
 _Integers = Mapping[str, IntVector]
 
 
@@ -89,7 +93,7 @@ class SiloNode:
     rng: Rng
     log: Logger
     once: bool = False
-    _current: AttemptDriver | None = None
+    _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
     _sequence: int = 0
     _ended: RunState | None = None
@@ -190,20 +194,19 @@ class SiloNode:
             heartbeat.cancel()
 
     async def _on_protocol(self, envelope: ProtocolEnvelope) -> None:
-        message = decode_message(envelope.message)
-        if not isinstance(message, ServerMessage):
-            raise InvalidRequestError(f"a coordinator does not send {type(message).__name__}")
         attempt = AttemptId(run=envelope.run, round=envelope.round, attempt=envelope.attempt)
+        if is_ledger(envelope.message):
+            await self._on_ledger(attempt, LedgerNotice.decode(envelope.message))
+            return
+        message = self._opened(envelope, attempt)
         driver = await self._driver(attempt, message)
         if driver is None:
             return
-        for reference in envelope.vectors:
-            if reference.nbytes > self.policy.max_state_bytes:
-                raise InvalidRequestError(
-                    f"{reference.vector} has {reference.nbytes} bytes; this silo's policy allows "
-                    f"{self.policy.max_state_bytes}"
-                )
         try:
+            if isinstance(message, StateNotice) and isinstance(driver.round, SiloRound):
+                # An attempt may be opened ahead: only now is the last round's result settled.
+                required = await asyncio.to_thread(self.learner.required_state, attempt)
+                driver.round.required_state = required
             outcome = await driver.receive(message, envelope.vectors)
             await self._follow(driver, outcome)
         except (ServiceError, SecAggError, LearningError):
@@ -220,24 +223,64 @@ class SiloNode:
             if not driver.is_live:
                 driver.store.close()
 
+    async def _on_ledger(self, attempt: AttemptId, notice: LedgerNotice) -> None:
+        """Take what the coordinator's privacy ledger has come to, and answer with its head."""
+        answer = await asyncio.to_thread(self.learner.ledgers.receive, notice)
+        if answer.code:
+            self.log.warning("ledger-refused", code=answer.code, reason=answer.reason)
+        await self._submit(attempt, answer)
+
+    def _opened(self, envelope: ProtocolEnvelope, attempt: AttemptId) -> ServerMessage:
+        """The message in an envelope, if it belongs there and its vectors are not too long."""
+        message = decode_message(envelope.message)
+        if not isinstance(message, ServerMessage):
+            raise InvalidRequestError(f"a coordinator does not send {type(message).__name__}")
+        if isinstance(message, RoundOpen) and message.parameters.attempt_id != attempt:
+            raise InvalidRequestError(f"an opening of another attempt came as {attempt}")
+        for reference in envelope.vectors:
+            if reference.nbytes > self.policy.max_state_bytes:
+                raise InvalidRequestError(
+                    f"{reference.vector} has {reference.nbytes} bytes; this silo's policy allows "
+                    f"{self.policy.max_state_bytes}"
+                )
+        return message
+
     async def _driver(self, attempt: AttemptId, message: ServerMessage) -> AttemptDriver | None:
         """The attempt's driver: the live one, a new one, or one that recalls the journal."""
-        if self._current is not None and self._current.attempt == attempt:
-            return self._current
+        if attempt in self._live:
+            return self._live[attempt]
         if self.history.has(attempt, JournalEvent.OPENED) or isinstance(message, AbandonRequest):
             # A promise about an attempt that never reached this silo helps the others, too.
             return self._recall(attempt)
         if not isinstance(message, RoundOpen):
             return None
-        required = await self._admit(message)
+        self._drop_finished(opened=attempt)
+        await self._admit(message)
         self.runs.add(attempt.run)
-        if self._current is not None:
-            self._current.store.close()
-        self._current = self._begin(attempt, required)
+        self._live[attempt] = self._begin(attempt)
         self._forget_attempts()
-        return self._current
+        return self._live[attempt]
 
-    def _begin(self, attempt: AttemptId, required: bytes | None) -> AttemptDriver:
+    def _drop_finished(self, opened: AttemptId) -> None:
+        """Let go of attempts that are over or overtaken.
+
+        Overtaken are others of the round that is opened anew, those of another run, and rounds of
+        long ago in which nothing was submitted: a coordinator that gave them up owes no notice.
+
+        Raises:
+            ReplayError: two other rounds are open; one may run while the next exchanges keys.
+        """
+        for attempt, driver in list(self._live.items()):
+            is_same = (attempt.run, attempt.round) == (opened.run, opened.round)
+            is_stale = attempt.round < opened.round - 1 and not driver.has_submitted
+            if driver.is_over or is_same or is_stale or attempt.run != opened.run:
+                driver.store.close()
+                del self._live[attempt]
+        if len(self._live) >= MOST_OPEN_ROUNDS:
+            rounds = ", ".join(str(attempt) for attempt in sorted(self._live))
+            raise ReplayError(f"{opened} was opened while {rounds} are open")
+
+    def _begin(self, attempt: AttemptId) -> AttemptDriver:
         """A live round: this process makes its secrets."""
         store = FileVectorStore(self._folder(attempt))
         protocol = SiloRound(
@@ -248,7 +291,6 @@ class SiloNode:
             history=self.history,
             store=store,
             rng=self.rng,
-            required_state=required,
         )
         return self._make_driver(attempt, protocol, store)
 
@@ -274,13 +316,14 @@ class SiloNode:
             store=store,
             link=self.link,
             append=self.store.append_journal,
+            settle=self._settle,
             log=self.log.bind(run=attempt.run.hex, round=attempt.round, attempt=attempt.attempt),
         )
 
-    async def _admit(self, message: RoundOpen) -> bytes | None:
+    async def _admit(self, message: RoundOpen) -> None:
         """Check the plan and the data; a refusal is told to the coordinator by its code."""
         try:
-            return await asyncio.to_thread(self.learner.admit, message)
+            await asyncio.to_thread(self.learner.admit, message)
         except LearningError as error:
             refusal = Refusal(
                 ctx=message.parameters.ctx(),
@@ -296,21 +339,28 @@ class SiloNode:
             case None | Aborted():
                 return
             case TrainingWanted():
+                assert isinstance(driver.round, SiloRound)  # a recalled round wants no training
                 state = await asyncio.to_thread(driver.state)
                 loop = asyncio.get_running_loop()
+                coins = driver.round.public_coins
                 future = loop.run_in_executor(
-                    self._trainer, self.learner.train, outcome.parameters, state
+                    self._trainer, self.learner.train, outcome.parameters, state, coins
                 )
                 if self._training is not None:
                     self._training.future.cancel()  # of an attempt that is over
                 future.add_done_callback(self._wake)
                 self._training = _Training(driver, future)
-            case Finished():
-                state = await asyncio.to_thread(driver.state)
-                await asyncio.to_thread(self.learner.settle, outcome.aggregate, state)
-                driver.log.info("settled", survivors=outcome.aggregate.survivors)
             case _:
                 assert_never(outcome)
+
+    async def _settle(self, driver: AttemptDriver, aggregate: Aggregate) -> None:
+        """Take the server's step; a round that was opened ahead must have the state it gives."""
+        state = await asyncio.to_thread(driver.state)
+        await asyncio.to_thread(self.learner.settle, aggregate, state)
+        driver.log.info("settled", survivors=aggregate.survivors)
+        for attempt, live in self._live.items():
+            if attempt.run == driver.attempt.run and isinstance(live.round, SiloRound):
+                live.round.required_state = self.learner.required_state(attempt)
 
     async def _finish_training(self) -> None:
         """Contribute what was trained, or go late if training failed or took too long."""
@@ -325,7 +375,7 @@ class SiloNode:
             driver.log.error(
                 "training-failed", code=type(error).__name__, reason=known, where=where(error)
             )
-        if not is_awaited or driver is not self._current:
+        if not is_awaited or self._live.get(driver.attempt) is not driver:
             driver.log.info("late", reason="training ended after the round went on without it")
             return
         assert isinstance(protocol, SiloRound)  # is_awaited says so
@@ -388,7 +438,7 @@ class SiloNode:
                 driver.store.close()
         self._forget_attempts()
 
-    async def _submit(self, attempt: AttemptId, message: Refusal) -> None:
+    async def _submit(self, attempt: AttemptId, message: Refusal | LedgerAnswer) -> None:
         await self.link.submit(
             SubmitCall(
                 run=attempt.run,
@@ -410,8 +460,7 @@ class SiloNode:
     def _forget_attempts(self) -> None:
         """Delete the vectors of attempts that are over; open submissions keep theirs."""
         kept = {self._folder(attempt) for attempt in self._open_submissions()}
-        if self._current is not None:
-            kept.add(self._folder(self._current.attempt))
+        kept |= {self._folder(attempt) for attempt in self._live}
         for folder in self.directory.iterdir():
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
