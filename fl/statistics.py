@@ -1,4 +1,4 @@
-"""Federated standardization: means and scales of numeric features from one secure sum.
+"""Moments of numeric columns from one secure sum: counts, means, variances, standardization.
 
 Each silo adds, per feature, its count, Σx and Σx², the reals exactly (fl.reals): a feature's scale
 does not matter as long as its sums fit; a schema's `scale` brings one that does not into range.
@@ -6,6 +6,7 @@ does not matter as long as its sums fit; a schema's `scale` brings one that does
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -56,8 +57,40 @@ def standardization(values: Mapping[str, IntVector]) -> dict[str, FloatVector]:
     """Return "mean" and "scale", each (f,), of summed moments.
 
     The scale is the population's standard deviation; 1 for a feature that is constant or that no
-    silo has, whose mean is 0 then. Computed in whole numbers up to the last division, so that
-    Σx² − (Σx)²/n loses nothing.
+    silo has, whose mean is 0 then.
+
+    Raises:
+        SpecMismatchError: the segments' lengths contradict each other.
+    """
+    found = released_moments(values)
+    mean = np.array([0.0 if one is None else one.mean for one in found])
+    scale = np.ones(len(found))
+    for place, one in enumerate(found):
+        least = max(_LEAST_VARIANCE, _LEAST_RELATIVE_VARIANCE * mean[place] ** 2)
+        if one is not None and one.variance > least:
+            scale[place] = math.sqrt(one.variance)
+    return {"mean": mean, "scale": scale}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """A numeric column over all survivors.
+
+    Attributes:
+        count: values that are there.
+        mean: of them.
+        variance: the population's, of them.
+    """
+
+    count: int
+    mean: float
+    variance: float
+
+
+def released_moments(values: Mapping[str, IntVector]) -> list[Moments | None]:
+    """Return each column's moments from their sums; None for one without a value.
+
+    Computed in whole numbers up to the last division, so that Σx² − (Σx)²/n loses nothing.
 
     Raises:
         SpecMismatchError: the segments' lengths contradict each other.
@@ -66,14 +99,13 @@ def standardization(values: Mapping[str, IntVector]) -> dict[str, FloatVector]:
     totals = real_totals(_MOMENTS, values)
     if len(totals) != 2 * len(counts):
         raise SpecMismatchError("statistics: expected two moments for each feature's count")
-    mean = np.zeros(len(counts))
-    scale = np.ones(len(counts))
+    found: list[Moments | None] = []
     for place, count in enumerate(counts):
         if count < 1:
+            found.append(None)
             continue
         total, squares = totals[place], totals[len(counts) + place]
-        mean[place] = total / (count * UNIT)
         variance = (count * squares * UNIT - total * total) / (count * UNIT) ** 2
-        if variance > max(_LEAST_VARIANCE, _LEAST_RELATIVE_VARIANCE * mean[place] ** 2):
-            scale[place] = math.sqrt(variance)
-    return {"mean": mean, "scale": scale}
+        mean = total / (count * UNIT)
+        found.append(Moments(count=count, mean=mean, variance=max(variance, 0.0)))
+    return found
