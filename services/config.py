@@ -474,6 +474,68 @@ class Encoding(_Settings):
     feedback: bool = True
 
 
+class AdaptiveClipping(_Settings):
+    """A clip norm that follows a quantile of the units' norms, released with noise."""
+
+    count_noise_std: Annotated[float, Field(gt=0)]
+    clip_min: Annotated[float, Field(gt=0)]
+    clip_max: Annotated[float, Field(gt=0)]
+    learning_rate: Annotated[float, Field(gt=0)] = 0.2
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+class Privacy(_Settings):
+    """What a run promises (docs/privacy.md); give epsilon, or z itself.
+
+    Attributes:
+        mode: who clips what, and where the noise is.
+        unit: whose participation is hidden; follows from the mode where it leaves no choice.
+        adjacency: what makes two data sets neighbors; never guessed.
+        clip: C, the clip norm.
+        epsilon, delta: the promise over all rounds.
+        z: noise multiplier, instead of epsilon.
+        q: sampling rate of records or patients within a silo.
+        cohort: silos planned for a round; default is run.min_silos.
+        units: records or patients in all silos together, as declared.
+        max_units_per_silo: the most that one silo has.
+        max_silos_per_unit: in how many silos one patient may be.
+        denominator: what a noised sum is divided by; default follows from the above.
+        n_c, h_dp: colluding silos, and honest shares that the noise is divided by.
+        dimension: trained parameters; needed with an own task.
+        budget: epsilon that the run's own ledger allows; default is the promise, which leaves no
+            room for a failed attempt whose charge does not come back.
+    """
+
+    mode: Literal["central", "silo", "fedsgd", "patient", "isrl"]
+    adjacency: Literal["add_remove", "zero_out", "replace_one"]
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    z: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    unit: Literal["record", "patient", "silo"] | None = None
+    q: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cohort: Annotated[int, Field(ge=2)] | None = None
+    units: Annotated[int, Field(ge=1)] | None = None
+    max_units_per_silo: Annotated[int, Field(ge=1)] = 1
+    max_silos_per_unit: Annotated[int, Field(ge=1)] = 1
+    denominator: Annotated[float, Field(gt=0)] | None = None
+    n_c: Annotated[int, Field(ge=0)] | None = None
+    h_dp: Annotated[int, Field(ge=0)] | None = None
+    dimension: Annotated[int, Field(ge=1)] | None = None
+    adaptive: AdaptiveClipping | None = None
+    grid_bound: Annotated[float, Field(gt=0)] | None = None
+    noise: Literal["gaussian", "skellam"] = "gaussian"
+    strict: bool = False
+    allow_low_utility: bool = False
+    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _check_target(self) -> "Privacy":
+        if (self.epsilon is None) == (self.z is None):
+            raise ValueError("epsilon or z, one of them")
+        return self
+
+
 class RunConfig(_Settings):
     """run.toml: one run, as a data scientist writes it."""
 
@@ -484,6 +546,7 @@ class RunConfig(_Settings):
     weights: Weights = Weights()
     task: Task
     encoding: Encoding = Encoding()
+    privacy: Privacy | None = None
 
 
 def load_config(path: Path, model: type[Model]) -> Model:

@@ -6,11 +6,13 @@ from fl.errors import LearningError
 from fl.models import TabularModel
 from fl.participation import ParticipationPlan
 from fl.plan import TABULAR, LocalPlan, TaskPlan, TrainingPlan, Weighting
+from fl.privacy import as_settings
 from fl.schedules import Curve, EarlyStop, Schedule
 from fl.work import Work, WorkPlan
 from services.config import Algorithm, RunConfig, Task
 from services.config import Schedule as ScheduleTable
 from services.errors import ConfigError
+from services.privacy import privacy_plan
 
 
 def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
@@ -24,9 +26,15 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
         ConfigError: the schema or the plan knows a rule that the settings break.
     """
     algorithm = config.algorithm
+    settings = _task_settings(config.task)
+    privacy = privacy_plan(config, settings)
+    # Metrics and statistics are exact sums: under a privacy plan they are off unless asked for,
+    # and then refused by name.
+    asked = config.run.model_fields_set
+    is_plain = privacy is None
     try:
         plan = TrainingPlan(
-            task=TaskPlan(name=config.task.name, settings=_task_settings(config.task)),
+            task=TaskPlan(name=config.task.name, settings=settings),
             local=LocalPlan(
                 local_steps=config.local.steps,
                 batch_size=config.local.batch_size,
@@ -46,10 +54,10 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
             declared=config.weights.declared,
             value_bits=config.encoding.value_bits,
             first_value_bits=config.encoding.first_value_bits,
-            metrics=config.run.metrics,
+            metrics=config.run.metrics and (is_plain or "metrics" in asked),
             auc_bins=config.run.auc_bins,
             concordance=config.run.concordance,
-            standardize=_standardizes(config.task),
+            standardize=_standardizes(config.task, default=is_plain),
             seed=config.run.seed,
             work=WorkPlan(
                 kind=Work(config.local.work),
@@ -66,7 +74,8 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
                 kept=config.encoding.kept,
                 feedback=config.encoding.feedback,
             ),
-            max_refreshes=config.run.max_refreshes,
+            max_refreshes=config.run.max_refreshes if is_plain or "max_refreshes" in asked else 0,
+            privacy=as_settings(privacy) if privacy else {},
         )
         algorithm_of(plan)  # refuses what does not go together, before any silo is asked
     except LearningError as error:
@@ -96,5 +105,5 @@ def _task_settings(task: Task) -> dict[str, object]:
     ).to_settings()
 
 
-def _standardizes(task: Task) -> bool:
-    return task.name == TABULAR if task.standardize is None else task.standardize
+def _standardizes(task: Task, *, default: bool) -> bool:
+    return task.name == TABULAR and default if task.standardize is None else task.standardize

@@ -34,6 +34,7 @@ Operator = Annotated[
 Run = Annotated[str, typer.Argument(help="The run's id, as `run start` printed it.")]
 
 STOPPED_EXIT: Final = 10
+BUDGET_EXIT: Final = 11
 _OPERATOR: Final = Path("operator.toml")
 _T = TypeVar("_T")
 
@@ -72,7 +73,7 @@ def start(
 
 @app.command(epilog="Example: secagg run watch 0f3a… --operator operator.toml")
 def watch(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
-    """Follow a run to its end. Exit code 0: finished, 1: failed, 10: stopped."""
+    """Follow a run to its end. Exit code 0: finished, 1: failed, 10: stopped, 11: budget spent."""
     raise typer.Exit(_do(_watch(operator, run, as_json=as_json)))
 
 
@@ -170,7 +171,12 @@ async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
     assert last is not None  # `follow` gives at least the final status
     if not as_json:
         typer.echo(f"{last.state.value}{': ' if last.reason else ''}{last.reason}")
-    return {RunState.FINISHED: 0, RunState.STOPPED: STOPPED_EXIT}.get(last.state, 1)
+    codes = {
+        RunState.FINISHED: 0,
+        RunState.STOPPED: STOPPED_EXIT,
+        RunState.BUDGET_EXHAUSTED: BUDGET_EXIT,
+    }
+    return codes.get(last.state, 1)
 
 
 def _do(work: Coroutine[object, object, _T]) -> _T:

@@ -8,6 +8,7 @@ from services.coordinator.attempt import AttemptDriver
 from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
 from services.errors import NotAllowedError, NotFoundError, NotNowError, VersionError
+from services.ledger.messages import LedgerAnswer, is_ledger
 from services.observe.logs import Logger
 from services.security.identity import Peer, Role
 from services.wire.calls import (
@@ -83,6 +84,9 @@ class Aggregation:
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
         """Give a protocol message to the attempt that it belongs to."""
         self.hub.presence.touch(SiloId(peer.name))
+        if is_ledger(call.message):
+            self.desk.ledger_answer(_seat(peer), LedgerAnswer.decode(call.message))
+            return
         recovery = self.desk.find_recovery(call.run, call.round, call.attempt)
         if recovery is not None:
             recovery.submit(_seat(peer), call.message)

@@ -12,6 +12,7 @@ from services.config import SiloConfig
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError
 from services.files import make_private_dir
+from services.ledger.parties import Party
 from services.observe.logs import get_logger
 from services.security.credentials import (
     WARN_DAYS,
@@ -22,6 +23,7 @@ from services.security.credentials import (
 from services.security.identity import Role
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
+from services.silo.ledger import LEDGERS, SiloLedgers
 from services.silo.link import Link
 from services.silo.node import SiloNode
 from services.storage.silo import SiloStore
@@ -63,6 +65,21 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
     try:
         rng = SystemRng()
         records = [JournalRecord.decode(line) for line in store.journal()]
+        greeting = Greeting(
+            incarnation=rng.bytes(16),
+            software=software,
+            roster=roster,
+            trust=trust,
+            roster_file=config.directory / ROSTER,
+            log=log,
+        )
+        ledgers = SiloLedgers(
+            budget_settings=config.privacy,
+            folder=config.storage / LEDGERS,
+            party=Party(name, identity),
+            roster=lambda: greeting.roster,
+            now=utc_now,
+        )
         node = SiloNode(
             seat=seat.index,
             identity=identity,
@@ -70,15 +87,15 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
             store=store,
             history=SiloHistory(records),
             runs={record.attempt.run for record in records},
-            greeting=Greeting(
-                incarnation=rng.bytes(16),
-                software=software,
+            greeting=greeting,
+            learner=Learner(
+                config=config,
+                seat=seat.index,
                 roster=roster,
-                trust=trust,
-                roster_file=config.directory / ROSTER,
-                log=log,
+                store=store,
+                ledgers=ledgers,
+                rng=rng,
             ),
-            learner=Learner(config=config, seat=seat.index, roster=roster, store=store, rng=rng),
             link=Link(
                 client=AggregationClient(channel, target=config.coordinator),
                 target=config.coordinator,

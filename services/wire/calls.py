@@ -43,11 +43,12 @@ class RunState(StrEnum):
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
+    BUDGET_EXHAUSTED = "budget_exhausted"
 
     @property
     def is_final(self) -> bool:
         """Whether no further round will come."""
-        return self in {RunState.FINISHED, RunState.STOPPED, RunState.FAILED}
+        return self not in {RunState.WAITING, RunState.RUNNING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ _STATES: Final = {
     RunState.FINISHED: run_pb2.RUN_STATE_FINISHED,
     RunState.STOPPED: run_pb2.RUN_STATE_STOPPED,
     RunState.FAILED: run_pb2.RUN_STATE_FAILED,
+    RunState.BUDGET_EXHAUSTED: run_pb2.RUN_STATE_BUDGET_EXHAUSTED,
 }
 _STATES_BACK: Final = {number: state for state, number in _STATES.items()}
 

@@ -37,6 +37,8 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     """Ended by the operator; the model of the last complete round can be fetched."""
     RUN_STATE_FAILED: _RunState.ValueType  # 5
     """Ended because it could not go on; `reason` says why."""
+    RUN_STATE_BUDGET_EXHAUSTED: _RunState.ValueType  # 6
+    """A privacy budget, the run's or a silo's, allows no further round."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """Where a run stands."""
@@ -53,6 +55,8 @@ RUN_STATE_STOPPED: RunState.ValueType  # 4
 """Ended by the operator; the model of the last complete round can be fetched."""
 RUN_STATE_FAILED: RunState.ValueType  # 5
 """Ended because it could not go on; `reason` says why."""
+RUN_STATE_BUDGET_EXHAUSTED: RunState.ValueType  # 6
+"""A privacy budget, the run's or a silo's, allows no further round."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _Phase:

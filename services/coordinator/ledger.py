@@ -1,0 +1,343 @@
+"""The driver of a run's privacy ledger: charges before rounds, signatures before sums.
+
+PLAN_COMMIT is signed by every silo before the first round, ROUND_INTENT is written before a round
+is opened, ROUND_RELEASE is signed by a threshold of the survivors before the sum can be read. Each
+notice brings the silos the lines they lack and the heads that the others have signed; each answer a
+signed head. Every wait has a bound.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from dp.charges import Charge, Proof
+from dp.entries import Entry, Signature
+from dp.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
+from dp.ledger import SignedHead, check_heads, find_equivocation
+from dp.plan import PrivacyPlan
+from fl.errors import BudgetExhaustedError
+from secagg.ids import RunId
+from secagg.messages import Abandon
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster
+from services.clock import monotonic
+from services.coordinator.mailbox import Mailbox
+from services.errors import InvalidRequestError
+from services.files import write_atomic
+from services.ledger.messages import NOTICE_BYTES, LedgerAnswer, LedgerNotice
+from services.ledger.parties import Party, public_keys, stamp
+from services.ledger.proofs import abandon_proof, is_proof, smallest_cohort
+from services.ledger.run_book import RunBook, ledger_path, run_account
+from services.observe.logs import Logger
+from services.release import software_versions
+from services.wire.calls import ProtocolEnvelope
+
+LEDGERS: Final = "ledgers"
+# How long the promises of an attempt that failed are awaited beyond those that a retry needs.
+_PROMISES_S: Final = 2.0
+_GLANCE_S: Final = 0.1
+
+
+class BudgetSpentError(Exception):
+    """The run's or a silo's budget does not allow another release; the run is over."""
+
+
+class LedgerUnsignedError(Exception):
+    """Signatures are missing that an entry needs; names who has not signed, and why."""
+
+
+def heads_path(folder: Path, run: RunId) -> Path:
+    """Where the silos' signed heads lie, one a line, for `dp.verify --heads`."""
+    return ledger_path(folder, run).with_suffix(".heads.jsonl")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunLedger:
+    """One run's ledger and what the silos have said about it.
+
+    Attributes:
+        run: whose.
+        name: the run's, for people.
+        plan: the run's privacy plan.
+        folder: where ledgers lie.
+        writer: signs as the coordinator.
+        roster: in force.
+        mailbox: of a seat.
+        now: the wall clock.
+        epsilon: the run's limit, None for the plan's own.
+    """
+
+    run: RunId
+    name: str
+    plan: PrivacyPlan
+    folder: Path
+    writer: Party
+    roster: Roster
+    mailbox: Callable[[int], Mailbox]
+    now: Callable[[], datetime]
+    log: Logger
+    epsilon: float | None = None
+    _book: RunBook | None = None
+    _known: dict[int, int] = field(default_factory=dict)
+    _heads: dict[int, SignedHead] = field(default_factory=dict)
+    _signatures: dict[str, dict[int, Signature]] = field(default_factory=dict)
+    _refusals: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _charges: dict[tuple[int, int], tuple[Charge, RoundParameters]] = field(default_factory=dict)
+    _lost_lines: set[int] = field(default_factory=set)
+    _came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # --- what the run's driver calls ----------------------------------------------------------
+
+    async def commit(
+        self, seats: Sequence[int], parameters: RoundParameters, *, wait_s: float
+    ) -> None:
+        """Have every silo sign the plan, unless the ledger holds it already.
+
+        Args:
+            seats: who takes part in the run.
+            parameters: of the first round.
+            wait_s: for the signatures.
+
+        Raises:
+            BudgetSpentError: a silo's budget does not allow one round of the plan.
+            LedgerUnsignedError: a silo has not signed.
+            LedgerIntegrityError: the file was changed.
+        """
+        book = await asyncio.to_thread(self._begin)
+        if book.is_committed:
+            return
+        least = smallest_cohort(parameters)
+        draft = await asyncio.to_thread(
+            book.draft_plan,
+            silos=[self._silo(seat) for seat in seats],
+            threshold=parameters.threshold(least),
+            floor=parameters.floor(least),
+            manifest=parameters.spec.encode(),
+            time_utc=self._stamp(),
+        )
+        await self._sign(draft, seats, least=len(seats), wait_s=wait_s, where=(1, 0))
+
+    async def charge(self, parameters: RoundParameters, seats: Sequence[int]) -> None:
+        """Charge an attempt and tell its cohort, before it is opened.
+
+        Raises:
+            BudgetSpentError: the run's budget is spent.
+        """
+        book = await asyncio.to_thread(self._begin)
+        number, attempt = parameters.round, parameters.attempt
+        try:
+            charge = await asyncio.to_thread(book.charge, number, attempt, time_utc=self._stamp())
+        except BudgetExceededError as error:
+            raise BudgetSpentError(f"the run's own budget: {error}") from error
+        self._charges[number, attempt] = (charge, parameters)
+        self.log.info("charged", round=number, attempt=attempt, spent=book.spent)
+        for seat in seats:
+            self._notify(seat, (number, attempt))
+
+    async def release(
+        self, parameters: RoundParameters, survivors: Sequence[int], *, wait_s: float
+    ) -> None:
+        """Settle an attempt's charge with the survivors' signatures, before its sum is read.
+
+        Raises:
+            LedgerUnsignedError: fewer than the threshold have signed; the charge stays.
+        """
+        book = await asyncio.to_thread(self._begin)
+        where = (parameters.round, parameters.attempt)
+        charge, _ = self._charges[where]
+        least = parameters.threshold(len(survivors))
+        draft = await asyncio.to_thread(
+            book.draft_release,
+            charge,
+            survivors=[self._silo(seat) for seat in survivors],
+            threshold=least,
+            transcript=parameters.ctx(),
+            time_utc=self._stamp(),
+        )
+        await self._sign(draft, survivors, least=least, wait_s=wait_s, where=where)
+
+    async def fail(
+        self,
+        parameters: RoundParameters,
+        abandons: Callable[[], Collection[Abandon]],
+        reason: str,
+    ) -> None:
+        """Note that an attempt gave no sum; its charge comes back if enough silos abandoned it.
+
+        A promise more than the protocol needs may still be on its way; the wait has a bound.
+        """
+        book = await asyncio.to_thread(self._begin)
+        charge = book.charge_of(parameters.round, parameters.attempt)
+        if charge is None:
+            return
+        give_up = monotonic() + _PROMISES_S
+        while (proof := abandon_proof(tuple(abandons()), parameters, self.roster)) is None:
+            if not abandons() or monotonic() > give_up:
+                break
+            await asyncio.sleep(_GLANCE_S)
+
+        def checker(charge: Charge, proof: Proof, /) -> bool:
+            return is_proof(charge, proof, parameters=parameters, roster=self.roster)
+
+        await asyncio.to_thread(
+            book.end, charge, reason=reason, proof=proof, checker=checker, time_utc=self._stamp()
+        )
+
+    def share(self, seats: Sequence[int]) -> None:
+        """Bring silos the lines that they lack, such as the last release."""
+        for seat in seats:
+            self._notify(seat, (0, 0))
+
+    # --- what silos say -----------------------------------------------------------------------
+
+    def receive(self, seat: int, answer: LedgerAnswer) -> None:
+        """Take a silo's answer.
+
+        Raises:
+            InvalidRequestError: it signs as somebody else, or its head contradicts the ledger.
+        """
+        book, silo = self._book, self._silo(seat)
+        if book is None:
+            return  # of an earlier process's question
+        if answer.code:
+            self._refusals[seat] = (answer.code, answer.reason)
+            self.log.warning("ledger-refused", silo=silo, code=answer.code, reason=answer.reason)
+        if answer.head:
+            self._take_head(seat, silo, answer.head)
+        if answer.lines < self._known.get(seat, 0):
+            self._lost_lines.add(seat)  # it lost its copy and needs the ledger from its start
+        self._known[seat] = answer.lines
+        if answer.entry_hash and answer.signature:
+            signature = Signature(signer=silo, sig=answer.signature.hex())
+            self._signatures.setdefault(answer.entry_hash, {})[seat] = signature
+            self._refusals.pop(seat, None)
+        self._came.set()
+
+    def _take_head(self, seat: int, silo: str, data: bytes) -> None:
+        """Keep a silo's newest head.
+
+        Raises:
+            InvalidRequestError: it is not this silo's, or no head of this ledger.
+        """
+        assert self._book is not None  # the caller has looked
+        try:
+            head = SignedHead.from_bytes(data)
+            if head.signature.signer != silo:
+                raise LedgerIntegrityError(head.head.seq, f"expected a head signed by {silo!r}")
+            keys = {name: {key} for name, key in public_keys(self.roster).items()}
+            check_heads(self._book.ledger.entries, keys, [head])
+            find_equivocation([*self._heads.values(), head])
+        except PrivacyError as error:
+            self.log.warning("ledger-head", silo=silo, reason=str(error))
+            raise InvalidRequestError(f"silo {silo}: {error}") from error
+        self._heads[seat] = head
+        lines = [one.to_bytes() for _, one in sorted(self._heads.items())]
+        write_atomic(heads_path(self.folder, self.run), b"\n".join(lines) + b"\n")
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    def _begin(self) -> RunBook:
+        if self._book is None:
+            book = RunBook(self.folder, self.run, self.writer, self.plan)
+            book.begin(
+                keys=public_keys(self.roster),
+                account=run_account(self.plan, self.name, self.epsilon),
+                software=software_versions(),
+                policy=self.roster.digest().hex(),
+                time_utc=self._stamp(),
+            )
+            self._book = book
+        return self._book
+
+    async def _sign(
+        self,
+        draft: Entry,
+        seats: Sequence[int],
+        *,
+        least: int,
+        wait_s: float,
+        where: tuple[int, int],
+    ) -> None:
+        """Collect signatures of a draft and append it."""
+        book = await asyncio.to_thread(self._begin)
+        self._refusals.clear()
+        self._lost_lines.clear()
+        for seat in seats:
+            self._notify(seat, where, draft)
+        give_up = monotonic() + wait_s
+        signed = self._signatures.setdefault(draft.entry_hash, {})
+        retried: set[int] = set()
+        while len(signed) < least:
+            left = give_up - monotonic()
+            if left <= 0 or len(seats) - len(self._refusals.keys() & set(seats)) < least:
+                break
+            self._came.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._came.wait()
+            except TimeoutError:
+                continue
+            for seat in self._lost_lines - retried:
+                retried.add(seat)
+                self._refusals.pop(seat, None)
+                self._notify(seat, where, draft)
+        if len(signed) < least:
+            raise self._unsigned(draft, seats, signed.keys())
+        await asyncio.to_thread(book.append, draft, list(signed.values()), public_keys(self.roster))
+        del self._signatures[draft.entry_hash]
+
+    def _notify(self, seat: int, where: tuple[int, int], draft: Entry | None = None) -> None:
+        """Post the lines that a silo lacks, in pieces, with the draft in the last one."""
+        assert self._book is not None  # `_begin` was called
+        lines = self._book.lines(self._known.get(seat, 0))
+        first = self._known.get(seat, 0)
+        pieces = _pieces(lines)
+        for place, piece in enumerate(pieces):
+            is_last = place == len(pieces) - 1
+            notice = LedgerNotice(
+                run=self.run,
+                first=first,
+                lines=tuple(piece),
+                heads=tuple(one.to_bytes() for one in self._heads.values()) if is_last else (),
+                draft=draft.to_line() if is_last and draft is not None else b"",
+            )
+            first += len(piece)
+            envelope = ProtocolEnvelope(
+                run=self.run, round=where[0], attempt=where[1], message=notice.encode()
+            )
+            self.mailbox(seat).post(envelope)
+        self._known[seat] = first
+
+    def _unsigned(
+        self, draft: Entry, seats: Sequence[int], signed: Collection[int]
+    ) -> BudgetSpentError | LedgerUnsignedError:
+        """Say who has not signed, and why."""
+        told = []
+        for seat in sorted(set(seats) - set(signed)):
+            code, reason = self._refusals.get(seat, ("", "no answer"))
+            told.append(f"{self._silo(seat)}: {reason}")
+            if code == BudgetExhaustedError.__name__:
+                return BudgetSpentError(f"{self._silo(seat)}: {reason}")
+        return LedgerUnsignedError(f"{draft.kind} lacks signatures: {'; '.join(told)}")
+
+    def _silo(self, seat: int) -> str:
+        return self.roster.seat(seat).silo.name
+
+    def _stamp(self) -> str:
+        return stamp(self.now())
+
+
+def _pieces(lines: Sequence[bytes]) -> list[list[bytes]]:
+    """The lines in pieces that fit a notice; one piece at least."""
+    pieces: list[list[bytes]] = [[]]
+    size = 0
+    for line in lines:
+        if size + len(line) > NOTICE_BYTES and pieces[-1]:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(line)
+        size += len(line)
+    return pieces

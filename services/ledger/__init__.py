@@ -1,0 +1,1 @@
+"""Privacy ledgers between coordinator and silos: what is said, and what counts as proof."""

@@ -1,0 +1,1 @@
+"""Reports on privacy ledgers, for people."""

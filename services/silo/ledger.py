@@ -1,0 +1,425 @@
+"""A silo's two ledgers: its data set's budget, which decides, and its copy of each run's ledger.
+
+Blocking; the node calls it in threads. A round is charged here before it is trained, whatever the
+coordinator's ledger says, and the data set's ledger never leaves the silo. The copy is checked line
+by line with the roster's keys. What the silo signs is what it has charged itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from dp.account import Account, Intent, check_delta, intent_for
+from dp.budget import Budget, Deny
+from dp.canonical import canonical_json
+from dp.charges import Charge, ChargeState, Proof, Release
+from dp.commitments import genesis_body
+from dp.entries import Entry, Kind, signed_message
+from dp.errors import (
+    BudgetExceededError,
+    LedgerConflictError,
+    LedgerIntegrityError,
+    PlanError,
+    PrivacyError,
+)
+from dp.ledger import (
+    Ledger,
+    LedgerKind,
+    SignedHead,
+    check_heads,
+    prove_equivocation,
+    sign_head,
+    verify_entries,
+)
+from dp.plan import PrivacyPlan
+from fl.errors import BudgetExhaustedError, LedgerRefusedError
+from fl.plan import TrainingPlan
+from fl.privacy import privacy_of
+from secagg.effects import Aggregate
+from secagg.errors import BadSignatureError
+from secagg.ids import RunId
+from secagg.parameters import RoundParameters
+from secagg.roster import Roster
+from services.config import DataSetBudget
+from services.ledger.messages import LedgerAnswer, LedgerNotice
+from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
+from services.ledger.proofs import is_proof, read_proof
+from services.ledger.run_book import ledger_path
+from services.release import software_versions
+from services.storage.ledger import FileLedgerStore
+
+LEDGERS: Final = "ledgers"
+
+
+def data_set_path(folder: Path, data_set: str) -> Path:
+    """Where a data set's ledger lies."""
+    return folder / f"data-set-{data_set}.jsonl"
+
+
+@dataclass(slots=True, kw_only=True)
+class SiloLedgers:
+    """What this silo has spent and signed.
+
+    Attributes:
+        budget_settings: of the data set behind this silo's task; None: it has no budget.
+        folder: of run ledgers' copies, and of the data set's unless the settings name another.
+        party: signs as this silo.
+        roster: in force; its keys are what ledgers are checked with.
+        now: the wall clock.
+    """
+
+    budget_settings: DataSetBudget | None
+    folder: Path
+    party: Party
+    roster: Callable[[], Roster]
+    now: Callable[[], datetime]
+    _budget: Budget | None = None
+    _own_ledger: Ledger = field(init=False)
+    _copies: dict[RunId, Ledger] = field(default_factory=dict)
+    _broken: dict[RunId, str] = field(default_factory=dict)
+    _parameters: dict[tuple[RunId, int, int], RoundParameters] = field(default_factory=dict)
+
+    # --- the data set's budget ----------------------------------------------------------------
+
+    @property
+    def budget(self) -> Budget | None:
+        """The data set's budget, set up as the settings say; None without settings.
+
+        Raises:
+            PrivacyError: the settings contradict what the ledger holds.
+        """
+        settings = self.budget_settings
+        if settings is None:
+            return None
+        if self._budget is None:
+            check_delta(settings.delta, settings.persons)
+            folder = settings.ledgers or self.folder
+            self._own_ledger = Ledger(FileLedgerStore(data_set_path(folder, settings.data_set)))
+            self._budget = _opened(self._own_ledger, self.party, settings.account(), self._stamp())
+        return self._budget
+
+    def check_round(self, parameters: RoundParameters, plan: TrainingPlan) -> None:
+        """Refuse a round that the budget does not allow, or that the run's ledger does not hold.
+
+        Raises:
+            BudgetExhaustedError: it would pass a limit of the data set.
+            LedgerRefusedError: the plan and the data set do not go together, or the coordinator's
+                ledger is not in order.
+        """
+        privacy = privacy_of(plan)
+        with _refusing():
+            budget = self.budget
+            if privacy is None:
+                if budget is not None:
+                    raise LedgerRefusedError(
+                        "this silo's data set has a privacy budget, and the run has no privacy plan"
+                    )
+                return
+            if budget is None:
+                raise LedgerRefusedError(
+                    "the run has a privacy plan, and this silo's settings name no data set to "
+                    "charge; add [privacy] to them"
+                )
+            self._require_intent(parameters, privacy)
+            decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
+            if isinstance(decision, Deny) and self._charge(parameters) is None:
+                raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
+        self._parameters[_key(parameters)] = parameters
+
+    def charge(self, parameters: RoundParameters, plan: TrainingPlan) -> None:
+        """Charge a round before it is trained.
+
+        Raises:
+            BudgetExhaustedError, LedgerRefusedError: as `check_round`; another run may have spent
+                what was left.
+        """
+        privacy = privacy_of(plan)
+        if privacy is None:
+            return
+        with _refusing():
+            budget = self._require_budget()
+            self._commit(budget, parameters.run, privacy)
+            try:
+                budget.charge(self._intent(parameters, privacy), time_utc=self._stamp())
+            except BudgetExceededError as error:
+                raise BudgetExhaustedError(str(error)) from error
+
+    def _commit(self, budget: Budget, run: RunId, privacy: PrivacyPlan) -> None:
+        """Freeze the plan in the data set's ledger, too, with a reference to the run's."""
+        digest = privacy.digest.hex()
+        found = _plan_entry(self._copy(run), digest)
+        assert found is not None  # `check_round` has looked
+        while True:
+            budget.refresh()
+            ledger = self._own_ledger
+            if _plan_entry(ledger, digest) is not None:
+                return
+            body = {**found.body, "refers": found.entry_hash}
+            entry = ledger.draft(
+                Kind.PLAN_COMMIT, body, time_utc=self._stamp(), run_id=found.run_id
+            )
+            with suppress(LedgerConflictError):  # another process was first: look again
+                budget.append(entry.signed_by(self.party))
+
+    def settle(self, aggregate: Aggregate, plan: TrainingPlan) -> None:
+        """Settle a round whose sum is there; what was charged stays charged."""
+        if privacy_of(plan) is None:
+            return
+        charge = self._charge(aggregate.parameters)
+        if charge is None or charge.state is not ChargeState.OPEN:
+            return
+        names = tuple(self.roster().seat(seat).silo.name for seat in aggregate.survivors)
+        release = Release(
+            survivors=names,
+            threshold=aggregate.parameters.threshold(len(names)),
+            transcript=aggregate.parameters.ctx().hex(),
+            event=charge.event,
+            audit={},
+        )
+        self._require_budget().settle(charge.entry_hash, release, time_utc=self._stamp())
+
+    def _intent(self, parameters: RoundParameters, privacy: PrivacyPlan) -> Intent:
+        return intent_for(
+            privacy,
+            run_id=parameters.run.hex,
+            round_number=parameters.round,
+            attempt=parameters.attempt,
+            epsilon=self._require_budget().account.epsilon,
+        )
+
+    def _charge(self, parameters: RoundParameters) -> Charge | None:
+        budget = self._require_budget()
+        budget.refresh()
+        wanted = (parameters.run.hex, parameters.round, parameters.attempt)
+        for one in budget.charges:
+            if (one.run_id, one.round, one.attempt) == wanted:
+                return one
+        return None
+
+    def _require_budget(self) -> Budget:
+        budget = self.budget
+        assert budget is not None  # `check_round` comes first
+        return budget
+
+    # --- the run's ledger ---------------------------------------------------------------------
+
+    def receive(self, notice: LedgerNotice) -> LedgerAnswer:
+        """Take the coordinator's lines, and sign what this silo can vouch for."""
+        run = notice.run
+        try:
+            ledger = self._copy(run)
+            self._take(ledger, notice)
+            entry_hash, signature = self._sign(notice, ledger)
+        except BudgetExceededError as error:
+            return self._answer(run, code=BudgetExhaustedError.__name__, reason=str(error))
+        except (PrivacyError, BadSignatureError) as error:
+            if not isinstance(error, LedgerConflictError | PlanError):
+                self._broken[run] = str(error)
+            return self._answer(run, code=type(error).__name__, reason=str(error))
+        return self._answer(run, entry_hash=entry_hash, signature=signature)
+
+    def _take(self, ledger: Ledger, notice: LedgerNotice) -> None:
+        """Append the lines that are new, once all of the ledger is in order.
+
+        Raises:
+            EquivocationError: the coordinator shows another history than before, or than to others.
+            LedgerIntegrityError: a line is not what it should be.
+        """
+        known = ledger.entries
+        fresh: list[Entry] = []
+        for place, line in enumerate(notice.lines, start=notice.first):
+            entry = Entry.from_line(line)
+            if place < len(known):
+                if known[place].entry_hash != entry.entry_hash:
+                    key = self.roster().coordinator_key
+                    prove_equivocation(known[place], entry, writer=COORDINATOR, key=key)
+                continue
+            if place > len(known) + len(fresh):
+                return  # lines are missing in between; the answer says how many are here
+            fresh.append(entry)
+        if known or fresh:
+            self._check(known, fresh, notice)
+        for entry in fresh:
+            ledger.append(entry)
+            self._give_back(notice.run, entry)
+
+    def _check(self, known: Sequence[Entry], fresh: Sequence[Entry], notice: LedgerNotice) -> None:
+        keys = public_keys(self.roster())
+        entries = [*known, *fresh]
+        for before, entry in pairwise(entries):
+            if (entry.seq, entry.prev_hash) != (before.seq + 1, before.entry_hash):
+                raise LedgerIntegrityError(entry.seq, "it does not follow from the entry before")
+        if fresh:
+            verify_entries([entries[0], *(one for one in fresh if one.seq)], keys)
+        heads = [SignedHead.from_bytes(head) for head in notice.heads]
+        check_heads(entries, {name: {key} for name, key in keys.items()}, heads)
+
+    def _sign(self, notice: LedgerNotice, ledger: Ledger) -> tuple[str, bytes]:
+        """Sign the draft, if it says what this silo can vouch for; its hash and the signature.
+
+        Raises:
+            PlanError: it says something else.
+            BudgetExceededError: a plan of which not one round fits the data set's budget.
+        """
+        if not notice.draft:
+            return "", b""
+        entry, head = Entry.from_line(notice.draft), ledger.head()
+        if (entry.seq, entry.prev_hash) != (head.seq + 1, head.entry_hash):
+            raise LedgerConflictError("the draft does not follow from this silo's copy")
+        if entry.kind is Kind.PLAN_COMMIT:
+            self._accept_plan(entry)
+        elif entry.kind is Kind.ROUND_RELEASE:
+            self._accept_release(entry, ledger)
+        else:
+            raise PlanError(f"a silo signs PLAN_COMMIT and ROUND_RELEASE, got {entry.kind}")
+        return entry.entry_hash, self.party.sign(signed_message(entry.entry_hash))
+
+    def _accept_plan(self, entry: Entry) -> None:
+        plan = PrivacyPlan.from_bytes(canonical_json(entry.body.get("plan")))
+        if plan.digest.hex() != entry.body.get("plan_digest"):
+            raise PlanError("PLAN_COMMIT: the digest is not the plan's")
+        budget = self.budget
+        if budget is None:
+            raise PlanError("this silo's settings name no data set to charge; add [privacy]")
+        limit = budget.account.epsilon
+        intent = intent_for(plan, run_id=entry.run_id, round_number=1, epsilon=limit)
+        decision = budget.check(intent, time_utc=self._stamp())
+        if isinstance(decision, Deny):
+            raise BudgetExceededError(decision.eps_after, decision.limit, budget.account.data_set)
+
+    def _accept_release(self, entry: Entry, ledger: Ledger) -> None:
+        """A survivor vouches for the release of what it has charged itself."""
+        intent = next(
+            (one for one in ledger.entries if one.entry_hash == entry.body.get("intent")), None
+        )
+        survivors = entry.body.get("survivors")
+        mine = isinstance(survivors, list | tuple) and self.party.name in survivors
+        if intent is None or not mine or entry.body.get("event") != intent.body.get("event"):
+            raise PlanError("ROUND_RELEASE: expected an INTENT of this ledger, and this silo in it")
+        wanted = (entry.run_id, intent.body.get("round"), intent.body.get("attempt"))
+        budget = self._require_budget()
+        budget.refresh()
+        known = {(one.run_id, one.round, one.attempt) for one in budget.charges}
+        if wanted not in known:
+            raise PlanError("ROUND_RELEASE: this silo has charged no such round")
+
+    def _require_intent(self, parameters: RoundParameters, privacy: PrivacyPlan) -> None:
+        """The coordinator has committed to the plan and charged this attempt before it opened it.
+
+        Raises:
+            LedgerRefusedError: it has not, or its ledger was found broken.
+        """
+        if parameters.run in self._broken:
+            raise LedgerRefusedError(f"the run's ledger: {self._broken[parameters.run]}")
+        digest = privacy.digest.hex()
+        ledger = self._copy(parameters.run)
+        committed = _plan_entry(ledger, digest) is not None
+        wanted = (digest, parameters.round, parameters.attempt)
+        charged = any(
+            one.kind is Kind.ROUND_INTENT
+            and (one.body.get("plan_digest"), one.body.get("round"), one.body.get("attempt"))
+            == wanted
+            for one in ledger.entries
+        )
+        if not committed or not charged:
+            raise LedgerRefusedError(
+                f"round {parameters.round}, attempt {parameters.attempt}: the run's ledger holds "
+                "no commitment to this privacy plan, or no charge of this attempt"
+            )
+
+    def _give_back(self, run: RunId, entry: Entry) -> None:
+        """Follow the run's ledger where an attempt is proven dead; this silo checks the proof."""
+        if entry.kind is not Kind.ROUND_ABORT or entry.body.get("returned") is not True:
+            return
+        intents = {one.entry_hash: one for one in self._copy(run).entries}
+        intent = intents[str(entry.body["intent"])]
+        number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
+        parameters = self._parameters.get((run, number, attempt))
+        charge = None if parameters is None else self._charge(parameters)
+        if parameters is None or charge is None or charge.state is not ChargeState.OPEN:
+            return
+        known, roster = parameters, self.roster()
+
+        def checker(charge: Charge, proof: Proof, /) -> bool:
+            return is_proof(charge, proof, parameters=known, roster=roster)
+
+        proof = read_proof(entry.body.get("proof"))
+        self._require_budget().give_back(
+            charge.entry_hash, proof, time_utc=self._stamp(), checker=checker
+        )
+
+    def _copy(self, run: RunId) -> Ledger:
+        if run not in self._copies:
+            self._copies[run] = Ledger(FileLedgerStore(ledger_path(self.folder, run)))
+        return self._copies[run]
+
+    def _answer(
+        self,
+        run: RunId,
+        *,
+        entry_hash: str = "",
+        signature: bytes = b"",
+        code: str = "",
+        reason: str = "",
+    ) -> LedgerAnswer:
+        ledger = self._copy(run)
+        head = sign_head(ledger.head(), self.party).to_bytes() if ledger.entries else b""
+        return LedgerAnswer(
+            run=run,
+            lines=len(ledger.entries),
+            head=head,
+            entry_hash=entry_hash,
+            signature=signature,
+            code=code,
+            reason=reason[:1000],
+        )
+
+    def _stamp(self) -> str:
+        return stamp(self.now())
+
+
+def _key(parameters: RoundParameters) -> tuple[RunId, int, int]:
+    return (parameters.run, parameters.round, parameters.attempt)
+
+
+def _plan_entry(ledger: Ledger, digest: str) -> Entry | None:
+    """The PLAN_COMMIT of a plan, None if the ledger has none."""
+    for one in ledger.entries:
+        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
+            return one
+    return None
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Whatever the ledgers refuse is a refusal of the round."""
+    try:
+        yield
+    except PrivacyError as error:
+        raise LedgerRefusedError(str(error)) from error
+
+
+def _opened(ledger: Ledger, party: Party, account: Account, time_utc: str) -> Budget:
+    """The data set's budget, with the limits that the settings have now."""
+    budget = Budget(ledger, party)
+    if not ledger.entries:
+        body = genesis_body(
+            LedgerKind.DATA_SET,
+            writer=party.name,
+            subject=account.data_set,
+            keys={party.name: party.key.public},
+            policy="",
+            software=software_versions(),
+        )
+        budget.append(ledger.draft(Kind.GENESIS, body, time_utc=time_utc).signed_by(party))
+    try:
+        current = budget.account
+    except PlanError:  # none has been set
+        current = None
+    if current != account:
+        budget.set(account, time_utc=time_utc)
+    return budget
