@@ -8,7 +8,9 @@
     ├── SchemaError            the feature schema is wrong, or a file does not fit it
     ├── DataError              the data cannot be used as they are
     ├── VariateLostError       a silo's control variate is not the one the run counts on
-    └── RunStateError          a run was asked for something that its state does not allow
+    ├── RunStateError          a run was asked for something that its state does not allow
+    ├── LedgerRefusedError     a run's privacy ledger is not in order, or fits no data set's
+    └── BudgetExhaustedError   a data set's privacy budget does not allow another release
 
 A message says what was expected, what came and what to do. It never holds an update, a weight or
 a sample count: these errors travel to logs and to the coordinator.
@@ -49,3 +51,11 @@ class VariateLostError(LearningError):
 
 class RunStateError(LearningError):
     """A run was asked for something that its state does not allow."""
+
+
+class LedgerRefusedError(LearningError):
+    """A run's privacy ledger is not in order, or does not go together with the data set's."""
+
+
+class BudgetExhaustedError(LearningError):
+    """A data set's privacy budget does not allow another release."""
