@@ -208,14 +208,12 @@ def merkle_root_of_hashes(leaf_hashes: Sequence[bytes]) -> bytes:
 def merkle_paths(leaves: Sequence[bytes]) -> tuple[tuple[bytes, ...], ...]:
     """Return for each leaf the sibling hashes that prove it, from the bottom up."""
     levels = _levels([leaf_hash(place, data) for place, data in enumerate(leaves)])
-    return tuple(
-        tuple(
-            level[sibling]
-            for height, level in enumerate(levels[:-1])
-            if (sibling := place >> height ^ 1) < len(level)
-        )
-        for place in range(len(leaves))
-    )
+    return tuple(_path(levels, place) for place in range(len(leaves)))
+
+
+def merkle_path_of_hashes(leaf_hashes: Sequence[bytes], place: int) -> tuple[bytes, ...]:
+    """Return the path of one leaf from the results of `leaf_hash`, in order."""
+    return _path(_levels(leaf_hashes), place)
 
 
 def merkle_verify(
@@ -239,6 +237,14 @@ def merkle_verify(
         place, width = place // 2, (width + 1) // 2
     if next(siblings, None) is not None or digest("root", u32(count), current) != root:
         raise MalformedMessageError(f"expected a path from leaf {index} to the root, got another")
+
+
+def _path(levels: Sequence[Sequence[bytes]], place: int) -> tuple[bytes, ...]:
+    return tuple(
+        level[sibling]
+        for height, level in enumerate(levels[:-1])
+        if (sibling := place >> height ^ 1) < len(level)
+    )
 
 
 def _levels(leaf_hashes: Sequence[bytes]) -> list[list[bytes]]:

@@ -148,6 +148,7 @@ class Record:
 
     __slots__ = ()
     LABEL: ClassVar[str]
+    MAX_BYTES: ClassVar[int] = MAX_RECORD_BYTES
 
     def encode(self) -> bytes:
         """Canonical bytes: every field in the order of its declaration."""
@@ -170,7 +171,7 @@ class Record:
                 valid record.
         """
         codecs = _codecs(cls)
-        values = canonical.decode(data, cls.LABEL, max_bytes=MAX_RECORD_BYTES, fields=len(codecs))
+        values = canonical.decode(data, cls.LABEL, max_bytes=cls.MAX_BYTES, fields=len(codecs))
         pairs = zip(codecs.items(), values, strict=True)
         return cls(**{name: codec.read(value) for (name, codec), value in pairs})
 

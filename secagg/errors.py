@@ -19,7 +19,7 @@
             ├── SurvivorsMismatchError      A6
             ├── SurvivorsUncertifiedError   A7
             ├── SecondUnmaskError           A8
-            ├── ForgedSumError              A9
+            ├── ForgedSumError, BadDisclosureError    A9
             └── BadSignatureError, ContradictionError, MalformedMessageError, OversizeError,
                 WrongPhaseError
 
@@ -159,6 +159,12 @@ class ForgedSumError(RemoteProtocolError):
     """A9: the announced sum fails its tags, its range or its signature."""
 
     code: ClassVar[str] = "A9_FORGED_SUM"
+
+
+class BadDisclosureError(RemoteProtocolError):
+    """A9: what a server shows for recomputing the sum is not what was signed or committed to."""
+
+    code: ClassVar[str] = "A9_BAD_DISCLOSURE"
 
 
 class BadSignatureError(RemoteProtocolError):

@@ -15,13 +15,15 @@ bad revealer           a holder signed an opening that does not fit the dealer's
                        commitment
 contradiction          one silo signed two different messages of one kind in one
                        attempt
+wrong sum              a chunk of the sum that the coordinator signed is not the
+                       sum of the uploads that it names, by recomputing it
 equivocation           the coordinator signed two different openings of one attempt,
                        two states for one setup, or two results for one binding
 =====================  ============================================================
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, assert_never
 
@@ -41,6 +43,8 @@ from secagg.hybrid import KemKey
 from secagg.keys import mask_key_from_seed, verify
 from secagg.messages import (
     Advertise,
+    ChunkAnswer,
+    Disclosure,
     MaskedInput,
     Message,
     Opening,
@@ -55,6 +59,13 @@ from secagg.messages import (
     decode_message,
 )
 from secagg.parameters import RoundParameters
+from secagg.recompute import (
+    THE_SUM,
+    Claim,
+    check_answer,
+    disclosed_masks,
+    recompute_chunk,
+)
 from secagg.roster import Roster
 from secagg.sealing import commit_secret, commit_share
 from secagg.shamir import combine
@@ -73,6 +84,7 @@ class EvidenceKind(StrEnum):
     FALSE_PAIR = "false pair"
     BAD_REVEALER = "bad revealer"
     CONTRADICTION = "contradiction"
+    WRONG_SUM = "wrong sum"
     EQUIVOCATION = "equivocation"
 
 
@@ -96,6 +108,8 @@ class Evidence(Record):
     """
 
     LABEL: ClassVar[str] = "evidence"
+    # A wrong sum is proven by a chunk of every upload, half a MiB at most each.
+    MAX_BYTES: ClassVar[int] = 16 * MAX_RECORD_BYTES
 
     kind: Annotated[EvidenceKind, choice(EvidenceKind)]
     accused: Annotated[int, U32]
@@ -180,6 +194,30 @@ def two_statements(
     )
 
 
+def wrong_sum(claim: Claim, disclosure: Disclosure, answers: tuple[ChunkAnswer, ...]) -> Evidence:
+    """The case against a coordinator that signed a wrong chunk.
+
+    Args:
+        claim: its result.
+        disclosure: the opened secrets; the nonces are left out, they prove nothing.
+        answers: the chunk of the sum and of every upload.
+    """
+    keys = claim.advertises
+    return Evidence(
+        kind=EvidenceKind.WRONG_SUM,
+        accused=0,
+        parameters=claim.parameters,
+        statements=(
+            *(keys[seat].encode() for seat in sorted(keys)),
+            claim.result.encode(),
+            replace(disclosure, nonces=()).encode(),
+            *(answer.encode() for answer in answers),
+        ),
+        model_hash=claim.model_hash,
+        share_roots=_roots(claim.share_roots),
+    )
+
+
 def judge(evidence: Evidence, roster: Roster) -> Verdict:
     """Check a case offline.
 
@@ -203,6 +241,8 @@ def judge(evidence: Evidence, roster: Roster) -> Verdict:
                 finding = _judge_revealer(evidence, statements, roster)
             case EvidenceKind.CONTRADICTION:
                 finding = _judge_contradiction(evidence, statements, roster)
+            case EvidenceKind.WRONG_SUM:
+                finding = _judge_sum(evidence, statements, roster)
             case EvidenceKind.EQUIVOCATION:
                 finding = _judge_equivocation(statements, roster)
             case _:
@@ -211,7 +251,7 @@ def judge(evidence: Evidence, roster: Roster) -> Verdict:
         raise
     except (RemoteProtocolError, ParameterError, KeyError) as error:
         raise EvidenceError(f"the statements do not hold: {error}") from error
-    is_silo = evidence.kind is not EvidenceKind.EQUIVOCATION
+    is_silo = evidence.kind not in {EvidenceKind.EQUIVOCATION, EvidenceKind.WRONG_SUM}
     name = roster.seat(evidence.accused).silo.name if is_silo else "the coordinator"
     return Verdict(accused=name, finding=finding)
 
@@ -363,6 +403,39 @@ def _judge_contradiction(evidence: Evidence, statements: list[Message], roster: 
     if first.signed_bytes() == second.signed_bytes():
         raise EvidenceError("the two statements say the same")
     return f"it signed two different {type(first).__name__} messages in one attempt"
+
+
+def _judge_sum(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    """Everything hangs on the coordinator's signature: binding, uploads' roots and sum."""
+    results = [item for item in statements if isinstance(item, Result)]
+    disclosures = [item for item in statements if isinstance(item, Disclosure)]
+    answers = {item.of: item for item in statements if isinstance(item, ChunkAnswer)}
+    if (len(results), len(disclosures)) != (1, 1):
+        raise EvidenceError("expected one Result and one Disclosure among the statements")
+    result = results[0]
+    verify(roster.coordinator_key, result.signature, result.signed_bytes())
+    claim = Claim(
+        parameters=evidence.parameters,
+        advertises={item.seat: item for item in statements if isinstance(item, Advertise)},
+        share_roots={item.seat: item.root for item in evidence.share_roots},
+        model_hash=evidence.model_hash,
+        result=result,
+    )
+    claim.check_binding()
+    numbers = {item.chunk for item in answers.values()}
+    if answers.keys() != claim.roots.keys() or len(numbers) != 1:
+        raise EvidenceError("expected one chunk of the sum and of every upload")
+    wire = evidence.parameters.wire_spec
+    chunks = wire.chunks
+    for answer in answers.values():
+        check_answer(claim, answer, len(chunks))
+    (number,) = numbers
+    masks = disclosed_masks(claim, disclosures[0])
+    uploads = [answers[seat].data for seat in claim.survivors]
+    found = recompute_chunk(wire, chunks[number], uploads, masks, evidence.parameters)
+    if found == answers[THE_SUM].data:
+        raise EvidenceError("the sum's chunk is the sum of the uploads")
+    return f"chunk {number} of the sum that it signed is not the sum of the uploads that it names"
 
 
 def _judge_equivocation(statements: list[Message], roster: Roster) -> str:

@@ -38,6 +38,7 @@ from secagg.ports import VectorStore
 from secagg.roster import Roster
 from secagg.sealing import commit_share
 from secagg.transcript import binding_digest, setup_digest
+from secagg.unmasking import Openings
 from secagg.vectors import root_of
 
 
@@ -98,7 +99,7 @@ class Intake:
         self._suite = parameters.cipher_suite
         self._graph: Graph | None = None
         self._model_hash = bytes(32)
-        self._seen: dict[tuple[int, str], messages.SiloMessage] = {}
+        self._seen: dict[tuple[int, str], messages.Statement] = {}
 
     # --- what follows from the statements -----------------------------------------------------
 
@@ -134,6 +135,14 @@ class Intake:
             for seat, share in self.shares.items()
         }
 
+    @property
+    def openings(self) -> dict[int, Openings]:
+        """Opened shares by holder."""
+        return {
+            seat: {(item.dealer, item.kind): item.share for item in unmask.openings}
+            for seat, unmask in self.unmasks.items()
+        }
+
     def near(self, seat: int) -> tuple[int, ...]:
         """The members of U2 in a silo's closed neighborhood; all of U2 in a complete graph."""
         return tuple(sorted(set(self.shares) & set(self.graph.holders(seat))))
@@ -159,7 +168,7 @@ class Intake:
 
     # --- the statements -----------------------------------------------------------------------
 
-    def has(self, message: messages.SiloMessage) -> bool:
+    def has(self, message: messages.Statement) -> bool:
         """Whether these very words were taken before.
 
         Raises:
@@ -175,7 +184,7 @@ class Intake:
             )
         return first is not None
 
-    def take(self, message: messages.SiloMessage) -> None:
+    def take(self, message: messages.Statement) -> None:
         """Check a statement and keep it.
 
         Raises:
@@ -347,9 +356,7 @@ class Intake:
         if (case.kind, case.accused) not in {(item.kind, item.accused) for item in self.evidence}:
             self.evidence.append(case)
 
-    def _keep_contradiction(
-        self, first: messages.SiloMessage, second: messages.SiloMessage
-    ) -> None:
+    def _keep_contradiction(self, first: messages.Statement, second: messages.Statement) -> None:
         """Keep the two messages as evidence if both are signed and a third party would agree."""
         case = two_statements(
             EvidenceKind.CONTRADICTION, first.seat, self._parameters, first, second

@@ -63,8 +63,9 @@ SILO_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
     Phase.SURVIVORS: frozenset({messages.SurvivorsRequest}),
     Phase.UNMASK: frozenset({messages.SurvivorsRequest, messages.Certificate}),
     Phase.RESULT: frozenset({messages.Certificate, messages.Result}),
-    Phase.CLOSED: frozenset(),
-    Phase.ABORTED: frozenset(),
+    # Who recomputes the sum needs no secret of the round, so it may be over (SA1 spec 5.2).
+    Phase.CLOSED: frozenset({messages.Disclosure, messages.ChunkAnswer}),
+    Phase.ABORTED: frozenset({messages.Disclosure, messages.ChunkAnswer}),
 }
 
 SERVER_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
@@ -76,7 +77,15 @@ SERVER_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
     Phase.SURVIVORS: frozenset({messages.Survivors, messages.Refusal}),
     Phase.UNMASK: frozenset({messages.Unmask, messages.Survivors, messages.Refusal}),
     Phase.RESULT: frozenset({messages.Unmask, messages.Survivors, messages.Refusal}),
-    Phase.CLOSED: frozenset({messages.Unmask, messages.Survivors, messages.Refusal}),
+    Phase.CLOSED: frozenset(
+        {
+            messages.Unmask,
+            messages.Survivors,
+            messages.Refusal,
+            messages.RecomputeNonce,
+            messages.ChunkRequest,
+        }
+    ),
     Phase.ABORTED: frozenset({messages.Abandon, messages.Refusal}),
 }
 

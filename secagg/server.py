@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from secagg import canonical, messages
+from secagg.auditors import ServerAudit
 from secagg.effects import (
     Aborted,
     AbortReason,
@@ -28,6 +29,7 @@ from secagg.errors import (
     LocalProtocolError,
     ParameterError,
     RosterError,
+    WrongPhaseError,
 )
 from secagg.evidence import (
     Evidence,
@@ -38,9 +40,10 @@ from secagg.messages import STATE, SUM
 from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
+from secagg.recompute import THE_SUM, Claim
 from secagg.roster import Roster
 from secagg.transcript import public_coins, transcript_digest
-from secagg.unmasking import residual_masks
+from secagg.unmasking import rebuild_secrets, residual_masks
 from secagg.vectors import check_ranges, sum_and_unmask
 
 
@@ -53,9 +56,10 @@ class PhaseDeadlines:
     mask_s: float = 3600.0
     survivors_s: float = 60.0
     unmask_s: float = 60.0
+    closed_s: float = 600.0  # for the nonces of silos that recompute, and for their requests
 
     def __post_init__(self) -> None:
-        for phase in _TIMED_PHASES:
+        for phase in (*_TIMED_PHASES, Phase.CLOSED):
             if not self.of(phase) > 0:  # not a number either
                 raise ParameterError(f"the deadline of phase {phase} must be above 0 seconds")
 
@@ -127,6 +131,7 @@ class ServerRound:
         self._lost: set[int] = set()
         self._state: messages.StateNotice | None = None
         self._certificate: tuple[messages.Endorsement, ...] = ()
+        self._audit: ServerAudit | None = None
 
     # --- what the driver calls ----------------------------------------------------------------
 
@@ -153,13 +158,38 @@ class ServerRound:
             raise RosterError(
                 f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
             )
+        if isinstance(message, messages.AuditorMessage):
+            require_heard(SERVER_HEARS, self.phase, message)
+            return self._recompute(message, now)
         if self._intake.has(message):
             return []
         require_heard(SERVER_HEARS, self.phase, message)
         self._intake.take(message)
         return self._after(message, now)
 
-    def _after(self, message: messages.SiloMessage, now: float) -> list[ServerEffect]:
+    def _recompute(self, message: messages.AuditorMessage, now: float) -> list[ServerEffect]:
+        """Serve the silos that recompute the sum, each phase of it for `closed_s` at most."""
+        if self._audit is None:
+            raise WrongPhaseError("this sum is not, or not any more, shown for recomputing")
+        if isinstance(message, messages.ChunkRequest):
+            return [SendTo(seat=message.seat, message=self._audit.answer(message))]
+        is_first = not self._audit.nonces
+        self._audit.take_nonce(message)
+        if self._audit.is_complete:
+            return self._disclose(now)
+        return self._set_deadline(now) if is_first else []
+
+    def _disclose(self, now: float) -> list[ServerEffect]:
+        audit = self._audit
+        if audit is None or audit.is_disclosed:
+            self._audit = None  # the time for requests is over
+            self.deadline = None
+            return [DeadlineSet(at=None)]
+        disclosure = audit.disclose()
+        effects: list[ServerEffect] = [Broadcast(seats=tuple(audit.nonces), message=disclosure)]
+        return effects + self._set_deadline(now)
+
+    def _after(self, message: messages.Statement, now: float) -> list[ServerEffect]:
         """What a new statement sets off."""
         match message:
             case messages.Complaint():
@@ -198,6 +228,25 @@ class ServerRound:
         """Give the attempt up from outside."""
         return self._abort(AbortReason.STOPPED, detail, ())
 
+    def _make_audit(self, result: messages.Result) -> ServerAudit:
+        kept = self._intake
+        return ServerAudit(
+            Claim(
+                parameters=self.parameters,
+                advertises=kept.advertises,
+                share_roots=kept.share_roots,
+                model_hash=self._state_notice.model_hash,
+                result=result,
+            ),
+            roster=self._roster,
+            shares=kept.shares,
+            secrets=rebuild_secrets(
+                dealers=kept.u2, survivors=self.survivors, openings=kept.openings, graph=kept.graph
+            ),
+            store=self._store,
+            names={seat: masked_name(seat) for seat in self.survivors} | {THE_SUM: SUM},
+        )
+
     def open(self, executor: Executor | None = None) -> list[ServerEffect]:
         """Rebuild the masks that remain, take them off and publish the sum.
 
@@ -215,10 +264,7 @@ class ServerRound:
                 survivors=self.survivors,
                 advertises=self._intake.advertises,
                 shares=self._intake.shares,
-                openings={
-                    seat: {(item.dealer, item.kind): item.share for item in unmask.openings}
-                    for seat, unmask in self._intake.unmasks.items()
-                },
+                openings=self._intake.openings,
                 graph=self._intake.graph,
             )
         except BadDealerError as error:
@@ -249,6 +295,8 @@ class ServerRound:
         complete = replace(unsigned, transcript=transcript_digest(unsigned))
         result = messages.signed(complete, self._signing_key)
         self.phase = advance(self.phase, Step.FINISHED)
+        if self.parameters.redundancy:
+            self._audit = self._make_audit(result)
         aggregate = Aggregate(
             values=opened.values,
             survivors=self.survivors,
@@ -323,7 +371,7 @@ class ServerRound:
         return self._state
 
     def _set_deadline(self, now: float) -> list[ServerEffect]:
-        waits = self.phase in _TIMED_PHASES
+        waits = self.phase in _TIMED_PHASES or self._audit is not None
         if self.phase is Phase.MASK and not self._intake.binding:
             waits = False  # opened ahead: the state comes when the last round has ended
         self.deadline = now + self._deadlines.of(self.phase) if waits else None
@@ -346,6 +394,7 @@ class ServerRound:
             Phase.MASK: self._close_mask,
             Phase.SURVIVORS: self._close_survivors,
             Phase.UNMASK: self._close_unmask,
+            Phase.CLOSED: self._disclose,
         }
         return close[self.phase](now)  # the other phases have no deadline and await nothing
 

@@ -13,6 +13,7 @@ from typing import assert_never
 import numpy as np
 
 from secagg import messages
+from secagg.auditors import SiloAuditor
 from secagg.dealing import DealerKeys, Dealing, check_delivered, deal, open_delivery
 from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
@@ -43,7 +44,8 @@ from secagg.phases import SILO_HEARS, Phase, Step, advance, require_heard
 from secagg.policy import SiloPolicy
 from secagg.ports import VectorStore
 from secagg.recall import abandon, record, resend
-from secagg.result import check_certificate, check_result
+from secagg.recompute import Claim
+from secagg.result import check_certificate, check_result, check_survivors
 from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.roster import Roster
@@ -117,6 +119,7 @@ class SiloRound:
         self._tag_key: Secret | None = None
         self._entries: tuple[messages.SurvivorEntry, ...] = ()
         self._submitted: messages.MaskedInput | None = None
+        self._auditor: SiloAuditor | None = None
 
     # --- what the driver calls ----------------------------------------------------------------
 
@@ -143,11 +146,14 @@ class SiloRound:
         with self._deadly():
             if not isinstance(message, messages.AbandonRequest | messages.RoundFailed):
                 self._require_awaited(message)
+            if isinstance(message, messages.AuditMessage):
+                return self._on_audit(message)
             return self._dispatch(message)
 
     def _require_awaited(self, message: messages.ServerMessage) -> None:
         self._watch_coordinator(message)
-        if self.phase in {Phase.CLOSED, Phase.ABORTED}:
+        is_over = self.phase in {Phase.CLOSED, Phase.ABORTED}
+        if is_over and (self._auditor is None or not isinstance(message, messages.AuditMessage)):
             raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
         require_heard(SILO_HEARS, self.phase, message)
 
@@ -196,7 +202,7 @@ class SiloRound:
 
     # --- the messages, in the order of the protocol ------------------------------------------
 
-    def _dispatch(self, message: messages.ServerMessage) -> list[SiloEffect]:
+    def _dispatch(self, message: messages.RoundMessage) -> list[SiloEffect]:
         match message:
             case messages.RoundOpen():
                 return self._on_open(message)
@@ -625,6 +631,8 @@ class SiloRound:
 
     def _on_result(self, message: messages.Result) -> list[SiloEffect]:
         """A9: check the sum that the server announces."""
+        if self.parameters.redundancy:
+            self._auditor = self._make_auditor(message)
         aggregate = check_result(
             message,
             submission=self._view(),
@@ -637,6 +645,51 @@ class SiloRound:
         effects += self._persist(JournalEvent.CLOSED)
         self.phase = advance(self.phase, Step.FINISHED)
         return effects
+
+    def _make_auditor(self, message: messages.Result) -> SiloAuditor:
+        """Be ready to recompute this sum, also if its tags are wrong: that tells who lies."""
+        check_survivors(message, submission=self._view(), roster=self._roster)
+        return SiloAuditor(
+            Claim(
+                parameters=self.parameters,
+                advertises=self._advertises,
+                share_roots=self._share_roots,
+                model_hash=self._model_hash,
+                result=message,
+            ),
+            seat=self.seat,
+            identity=self._identity,
+            roster=self._roster,
+            rng=self._rng,
+            own_chunks=self._policy.own_chunks,
+        )
+
+    def recompute(self) -> list[SiloEffect]:
+        """Begin to recompute a part of the announced sum, where ctx asks for it (SA1 spec 5.2).
+
+        Call it once after a Result, whether that was accepted or refused.
+
+        Raises:
+            LocalProtocolError: ctx does not ask for it, or no authentic result has come.
+        """
+        if self._auditor is None:
+            raise LocalProtocolError("there is no announced sum to recompute")
+        return [Send(message=self._auditor.nonce)]
+
+    @property
+    def auditor(self) -> SiloAuditor | None:
+        """What this silo has recomputed, once an authentic result has come; else None."""
+        return self._auditor
+
+    def _on_audit(self, message: messages.AuditMessage) -> list[SiloEffect]:
+        """Tier 2: compare what the server shows with what it has signed."""
+        auditor = self._auditor
+        assert auditor is not None  # required before the message is looked at
+        try:
+            return [Send(message=request) for request in auditor.receive(message)]
+        finally:
+            if auditor.evidence is not None and auditor.evidence not in self.evidence:
+                self.evidence.append(auditor.evidence)
 
     def _view(self) -> Submission:
         return Submission(

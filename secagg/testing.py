@@ -296,8 +296,10 @@ class RoundHarness:
             self.outcome.silo_errors.setdefault(seat, error)
             if silo.farewell is not None:
                 self._to_coordinator(seat, silo.farewell)
-            return
+            effects = []
         self._silo_effects(seat, effects)
+        if isinstance(delivered, messages.Result) and silo.auditor is not None:
+            self._silo_effects(seat, silo.recompute())
 
     def _silo_effects(self, seat: int, effects: list[SiloEffect]) -> None:
         for effect in effects:
@@ -378,4 +380,5 @@ _PHASE_OF: dict[type[messages.SiloMessage], Phase] = {
     messages.MaskedInput: Phase.MASK,
     messages.Survivors: Phase.SURVIVORS,
     messages.Unmask: Phase.UNMASK,
+    messages.RecomputeNonce: Phase.CLOSED,
 }

@@ -100,12 +100,12 @@ def _round(suite: int) -> Iterator[Record]:
     values = {"update": np.arange(40), "weight": np.array([3])}
     outcome = RoundHarness(
         federation=federation,
-        parameters=make_parameters(federation.roster, spec, suite=suite),
+        parameters=make_parameters(federation.roster, spec, suite=suite, redundancy=1),
         state=b"a state",
         train=lambda seat, _p, _s: None if seat == 1 else values,
         drop={4: Phase.UNMASK},
         histories=histories,
-        policies=dict.fromkeys(seats, SiloPolicy(suites=frozenset({suite}))),
+        policies=dict.fromkeys(seats, SiloPolicy(suites=frozenset({suite}), max_redundancy=1)),
         to_silo=to_silo,
     ).run()
     assert outcome.silo_aggregates

@@ -4,16 +4,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from secagg import messages
 from secagg.codec import Record
 from secagg.evidence import EvidenceKind, ShareRoot, two_statements
 from secagg.messages import AbandonRequest
 from secagg.parameters import CoefficientVector
+from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.roster import Officer, OfficerRole, SignedRoster
-from tests.adversary.stage import Stage, agreement_key
+from secagg.testing import RoundHarness, make_federation, make_parameters
+from tests.adversary.stage import Stage, agreement_key, random_inputs, small_spec
 
 R = TypeVar("R", bound=Record)
 LENIENT = {seat: SiloPolicy(suites=frozenset({1, 4})) for seat in range(1, 5)}
@@ -78,11 +80,37 @@ def _rounds() -> Iterator[Record]:
     yield SignedRoster(roster=roster, signatures=((identity.public, signature),))
 
 
+def _recomputed() -> Iterator[Record]:
+    """What is said when silos recompute a sum, in the hybrid suite and with a dropout."""
+    heard: list[Record] = []
+
+    def listen(_seat: int, message: messages.Message) -> messages.Message:
+        heard.append(message)
+        return message
+
+    federation = make_federation(4)
+    spec = small_spec(4)
+    inputs = random_inputs(range(1, 5), spec, 0)
+    lenient = SiloPolicy(suites=frozenset({4}), max_redundancy=1)
+    RoundHarness(
+        federation=federation,
+        parameters=make_parameters(federation.roster, spec, suite=4, redundancy=1),
+        state=b"state",
+        train=lambda seat, _parameters, _state: inputs[seat],
+        policies=dict.fromkeys(range(1, 5), lenient),
+        drop={1: Phase.MASK},
+        to_silo=listen,
+        to_server=listen,
+    ).run()
+    audit = (*get_args(messages.AuditMessage), *get_args(messages.AuditorMessage))
+    yield from (message for message in heard if isinstance(message, audit))
+
+
 @lru_cache(maxsize=1)
 def examples() -> dict[type[Record], Record]:
     """By kind, the example with the most bytes."""
     found: dict[type[Record], Record] = {}
-    for record in _rounds():
+    for record in (*_rounds(), *_recomputed()):
         for part in _parts(record):
             known = found.get(type(part))
             if known is None or len(part.encode()) > len(known.encode()):

@@ -28,7 +28,7 @@ FORWARD = {
 }
 FINAL = {Phase.CLOSED, Phase.ABORTED}
 SERVER_MESSAGES = get_args(messages.ServerMessage)
-SILO_MESSAGES = (*get_args(messages.SignedSiloMessage), messages.Late)
+SILO_MESSAGES = get_args(messages.SiloMessage)
 
 
 @pytest.mark.parametrize(("phase", "step"), list(product(Phase, Step)))

@@ -65,7 +65,8 @@ def test_the_journalled_bytes_are_sent_again() -> None:
     answers = {messages.StateNotice: MaskedInput, messages.SurvivorsRequest: Survivors}
     answers[messages.Certificate] = Unmask
     told = said(stage)
-    assert set(told) == set(get_args(messages.ServerMessage)) - {AbandonRequest, messages.Result}
+    others = {AbandonRequest, messages.Result}
+    assert set(told) == set(get_args(messages.RoundMessage)) - others
     for kind, message in told.items():
         effects = recalled.receive(message)
         if kind in answers:

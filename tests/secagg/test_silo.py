@@ -90,6 +90,8 @@ def honest() -> dict[type, messages.ServerMessage]:
         result,
         _abandon(stage),
         _failed(stage),
+        messages.Disclosure(binding=bytes(32), nonces=(), opened=()),
+        messages.ChunkAnswer(binding=bytes(32), chunk=0, of=0, data=b"", path=()),
     )
     assert {type(item) for item in said} == set(KINDS)
     return {type(item): item for item in said}
