@@ -84,6 +84,14 @@ def test_three_vectors() -> None:
     assert least_touched([ones, [1] * 3 + [2] * 6, [3] * 3 + [4] * 6]) == 3
 
 
+def test_four_vectors_with_silos_in_a_plane() -> None:
+    """Three columns that span a plane only are no hyperplane of four dimensions."""
+    columns = [(1, 0, 0, 0), (0, 1, 0, 0), (1, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)] * 2
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    assert least_touched(rows) == 2
+    assert least_by_ranks(rows) == 2
+
+
 def test_nothing_is_touched_by_nothing() -> None:
     """Silos without weight in any sum are in no combination."""
     assert least_touched([[0, 0], [0, 0]]) is None
