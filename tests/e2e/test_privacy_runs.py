@@ -1,0 +1,203 @@
+"""Runs under privacy plans with real processes: ledgers, budgets, restarts, refusals."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dp.events import GaussianEvent
+from dp.filters import Filter, FilterKind
+from dp.verify import verify_ledger
+from secagg.ids import RunId
+from services.cli.operator import run_client
+from services.demo.federation import Child, LocalFederation
+from services.ledger.run_book import ledger_path
+from services.wire.calls import RunState, RunStatus
+
+pytestmark = pytest.mark.e2e
+
+SILOS = tuple(f"silo-{number}" for number in range(1, 5))
+DEADLINES = {
+    "registration_s": 4.0,
+    "advertise_s": 10.0,
+    "share_s": 10.0,
+    "mask_s": 20.0,
+    "survivors_s": 10.0,
+    "unmask_s": 10.0,
+}
+RUN = """
+[run]
+name = "private toy"
+rounds = {rounds}
+min_silos = 4
+
+[local]
+steps = 2
+batch_size = 0
+learning_rate = {learning_rate}
+
+[task]
+name = "fl.testing:toy_task"
+
+[privacy]
+mode = "silo"
+adjacency = "zero_out"
+clip = 1.0
+z = 2.0
+delta = 1e-5
+dimension = 1
+h_dp = {h_dp}
+"""
+
+
+class World:
+    """A federation whose silos have budgets."""
+
+    def __init__(self, federation: LocalFederation) -> None:
+        self.federation = federation
+        self.silos: dict[str, Child] = {}
+        self._runs = 0
+
+    def start(self, name: str, *, epsilon: float = 10.0, fault: str = "") -> Child:
+        """Start a silo with a budget."""
+        number = SILOS.index(name) + 1
+        child = self.federation.start_silo(
+            name,
+            [
+                'task = "fl.testing:toy_task"',
+                "[settings]",
+                f"silo = {number}",
+                "[privacy]",
+                f'data_set = "toy-{number}"',
+                'unit = "silo"',
+                'adjacency = "zero_out"',
+                f"epsilon = {epsilon}",
+                "delta = 1e-5",
+                "persons = 50",
+            ],
+            fault=fault,
+        )
+        self.silos[name] = child
+        return child
+
+    def secagg(self, *arguments: str, expect: int) -> str:
+        """Run a command and check its exit code; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def run(self, *, rounds: int, expect: int, h_dp: int = 2) -> str:
+        """Start a run and follow it to its end; returns its id."""
+        path = self.federation.home / "run.toml"
+        self._runs += 1
+        rate = 0.05 + self._runs / 1000
+        path.write_text(RUN.format(rounds=rounds, learning_rate=rate, h_dp=h_dp), "utf-8")
+        operator = ("--operator", str(self.federation.operator_file))
+        run = self.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        self.secagg("run", "watch", run, *operator, expect=expect)
+        return run
+
+    def status(self, run: str) -> RunStatus:
+        """Where the run stands."""
+
+        async def fetch() -> RunStatus:
+            async with run_client(self.federation.operator_file) as client:
+                return (await client.show_run(RunId.parse(run))).status
+
+        return asyncio.run(fetch())
+
+    def ledgers(self, name: str) -> Path:
+        """A holder's folder of ledgers."""
+        return self.federation.storage(name) / "ledgers"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One coordinator and four silos, for all tests of this file, which follow one another."""
+    home = tmp_path_factory.mktemp("private")
+    with LocalFederation(home=home, silos=SILOS, deadlines=DEADLINES) as federation:
+        made = World(federation)
+        coordinator = federation.start_coordinator(wait=False)
+        for name in SILOS:
+            made.start(name)
+        coordinator.wait_for("listening")
+        for child in made.silos.values():
+            child.wait_for("connected")
+        yield made
+
+
+def test_a_run_ends_with_a_verified_ledger_at_every_party(world: World) -> None:
+    """Two rounds: the plan signed by all, each round charged before and settled after."""
+    run = RunId.parse(world.run(rounds=2, expect=0))
+    for child in world.silos.values():
+        child.wait_for("model-kept", run=run.hex)
+    path = ledger_path(world.ledgers("coordinator"), run)
+    lines = path.read_bytes().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == [
+        *("GENESIS", "BUDGET_SET", "PLAN_COMMIT"),
+        *("ROUND_INTENT", "ROUND_RELEASE") * 2,
+    ]
+    keys = json.loads(lines[0])["body"]["keys"]
+    report = verify_ledger(lines, {name: bytes.fromhex(key) for name, key in keys.items()})
+    assert report.ok, report.findings
+    for name in SILOS:
+        copy = ledger_path(world.ledgers(name), run).read_bytes().splitlines()
+        assert copy == lines
+        own = world.ledgers(name) / f"data-set-toy-{name[-1]}.jsonl"
+        mine = [json.loads(line) for line in own.read_bytes().splitlines()]
+        assert [one["kind"] for one in mine] == kinds
+        assert verify_ledger(own.read_bytes().splitlines(), {name: bytes.fromhex(keys[name])}).ok
+    assert world.status(run.hex).rounds[0].metrics.keys().isdisjoint({"loss", "examples"})
+
+
+def test_a_silo_that_vanishes_leaves_the_sum_to_the_others(world: World) -> None:
+    """A kill in the middle of a round: the survivors sign its release; the ledger stays whole."""
+    world.silos["silo-4"].end()
+    world.start("silo-4", fault="silo.before-upload@2=kill").wait_for("connected")
+    run = RunId.parse(world.run(rounds=2, expect=0))
+    lines = ledger_path(world.ledgers("coordinator"), run).read_bytes().splitlines()
+    entries = [json.loads(line) for line in lines]
+    released = [one["body"] for one in entries if one["kind"] == "ROUND_RELEASE"]
+    assert released[-1]["survivors"] == ["silo-1", "silo-2", "silo-3"]
+    world.start("silo-4").wait_for("connected")
+
+
+def test_a_restart_keeps_what_was_spent_and_the_budget_ends_the_run(world: World) -> None:
+    """What two runs spent survives a silo's restart; the limit then allows one more round."""
+    own = world.ledgers("silo-1") / "data-set-toy-1.jsonl"
+    before = own.read_bytes()
+    world.silos["silo-1"].end()
+    rule = Filter(kind=FilterKind.GDP, delta=1e-5)
+    limit = rule.epsilon([GaussianEvent(z=2.0, count=5)]) * 1.0001
+    world.start("silo-1", epsilon=limit).wait_for("connected")
+    run = world.run(rounds=3, expect=11, h_dp=3)
+    status = world.status(run)
+    assert status.summary.state is RunState.BUDGET_EXHAUSTED
+    assert "silo-1" in status.summary.reason
+    assert status.summary.rounds_done == 1
+    after = own.read_bytes()
+    assert after.startswith(before)
+    charged = [json.loads(line)["kind"] for line in after.splitlines()].count("ROUND_INTENT")
+    assert charged == 5
+
+
+def test_a_run_without_a_plan_is_refused_where_there_is_a_budget(world: World) -> None:
+    """Exact sums of a data set that has a budget would cost infinitely much."""
+    text = RUN[: RUN.index("[privacy]")].format(rounds=1, learning_rate=0.09)
+    path = world.federation.home / "plain.toml"
+    path.write_text(text, "utf-8")
+    operator = ("--operator", str(world.federation.operator_file))
+    run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+    world.secagg("run", "watch", run, *operator, expect=1)
+    assert "privacy budget" in world.status(run).summary.reason
