@@ -30,7 +30,6 @@ from typing import Annotated, ClassVar, Final, assert_never
 from secagg.codec import (
     DIGEST,
     MAX_RECORD_BYTES,
-    SEATS,
     U32,
     Record,
     blob,
@@ -117,7 +116,6 @@ class Evidence(Record):
     statements: Annotated[tuple[bytes, ...], listed(blob(MAX_RECORD_BYTES, "a statement"))]
     model_hash: Annotated[bytes, DIGEST] = bytes(32)
     share_roots: Annotated[tuple[ShareRoot, ...], listed(nested(ShareRoot))] = ()
-    holders: Annotated[tuple[int, ...], SEATS] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,6 @@ def bad_dealer(
         ),
         model_hash=model_hash,
         share_roots=_roots(share_roots),
-        holders=tuple(sorted(unmasks)),
     )
 
 
@@ -230,30 +227,38 @@ def judge(evidence: Evidence, roster: Roster) -> Verdict:
     """
     if evidence.parameters.roster_digest != roster.digest():
         raise EvidenceError("the evidence is about a round under another roster version")
+    is_silo = evidence.kind not in {EvidenceKind.EQUIVOCATION, EvidenceKind.WRONG_SUM}
+    if is_silo != bool(evidence.accused):
+        raise EvidenceError(
+            "the accused must be a seat or, in these two cases, the coordinator (0)"
+        )
     try:
         statements = [decode_message(data) for data in evidence.statements]
-        match evidence.kind:
-            case EvidenceKind.BAD_DEALER:
-                finding = _judge_dealer(evidence, statements, roster)
-            case EvidenceKind.FALSE_PAIR:
-                finding = _judge_pair(evidence, statements, roster)
-            case EvidenceKind.BAD_REVEALER:
-                finding = _judge_revealer(evidence, statements, roster)
-            case EvidenceKind.CONTRADICTION:
-                finding = _judge_contradiction(evidence, statements, roster)
-            case EvidenceKind.WRONG_SUM:
-                finding = _judge_sum(evidence, statements, roster)
-            case EvidenceKind.EQUIVOCATION:
-                finding = _judge_equivocation(statements, roster)
-            case _:
-                assert_never(evidence.kind)
+        finding = _find(evidence, statements, roster)
     except EvidenceError:
         raise
     except (RemoteProtocolError, ParameterError, KeyError) as error:
         raise EvidenceError(f"the statements do not hold: {error}") from error
-    is_silo = evidence.kind not in {EvidenceKind.EQUIVOCATION, EvidenceKind.WRONG_SUM}
     name = roster.seat(evidence.accused).silo.name if is_silo else "the coordinator"
     return Verdict(accused=name, finding=finding)
+
+
+def _find(evidence: Evidence, statements: list[Message], roster: Roster) -> str:
+    match evidence.kind:
+        case EvidenceKind.BAD_DEALER:
+            return _judge_dealer(evidence, statements, roster)
+        case EvidenceKind.FALSE_PAIR:
+            return _judge_pair(evidence, statements, roster)
+        case EvidenceKind.BAD_REVEALER:
+            return _judge_revealer(evidence, statements, roster)
+        case EvidenceKind.CONTRADICTION:
+            return _judge_contradiction(evidence, statements, roster)
+        case EvidenceKind.WRONG_SUM:
+            return _judge_sum(evidence, statements, roster)
+        case EvidenceKind.EQUIVOCATION:
+            return _judge_equivocation(statements, roster)
+        case _:
+            assert_never(evidence.kind)
 
 
 def _roots(share_roots: Mapping[int, bytes]) -> tuple[ShareRoot, ...]:

@@ -150,7 +150,6 @@ def _others() -> Iterator[Record]:
         parameters=parameters,
         statements=(signed_abandon.encode(), b"other bytes"),
         share_roots=(root,),
-        holders=(1, 2),
     )
     roster = Roster(
         federation=federation.roster.federation,

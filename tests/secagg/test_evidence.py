@@ -175,12 +175,32 @@ def test_a_signed_part_that_is_not_said_is_no_second_statement() -> None:
         judge(case(EvidenceKind.EQUIVOCATION, first, longer, accused=0), ROSTER)
 
 
+def test_silos_have_seats_and_the_coordinator_none() -> None:
+    """A case says the same of whom it accuses in every field."""
+    silo = case(
+        EvidenceKind.CONTRADICTION,
+        said(messages.Survivors),
+        by_liar(CONTRADICTIONS[messages.Survivors]()),
+    )
+    coordinator = case(
+        EvidenceKind.EQUIVOCATION,
+        said(messages.Result),
+        by_coordinator(EQUIVOCATIONS[messages.Result]()),
+        accused=0,
+    )
+    for right, other in ((silo, 0), (coordinator, 1), (coordinator, 9)):
+        judge(right, ROSTER)
+        with pytest.raises(EvidenceError, match="the accused must be"):
+            judge(replace(right, accused=other), ROSTER)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_two_statements_are_two(count: int) -> None:
     """Neither fewer nor more."""
     made = case(EvidenceKind.CONTRADICTION, said(messages.Share), said(messages.Share))
     for kind in (EvidenceKind.CONTRADICTION, EvidenceKind.EQUIVOCATION):
-        bad = replace(made, kind=kind, statements=(made.statements[0],) * count)
+        accused = LIAR if kind is EvidenceKind.CONTRADICTION else 0
+        bad = replace(made, kind=kind, accused=accused, statements=(made.statements[0],) * count)
         with pytest.raises(EvidenceError, match=f"two statements, got {count}"):
             judge(bad, ROSTER)
 
