@@ -3,9 +3,11 @@
 Two keys, both 0600 and used here only: the certificate authority's, which TLS checks, and the
 roster root's, which every silo checks. A new silo is a new version of the roster, chained to the
 one before by its digest. Issuing the same request again renews the certificate and changes
-nothing else; another key under a known name is refused, because it would be a second silo.
+nothing else; another key under a known name is refused, because it would be a second silo. Who is
+revoked leaves the next version; neither its seat's number nor its keys are ever used again.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -29,14 +31,21 @@ from secagg.rng import Rng
 from secagg.roster import Officer, OfficerRole, Roster, Seat, SignedRoster
 from services.enrollment.request import EnrollmentRequest, host_name
 from services.enrollment.roster_file import (
+    HISTORY,
     ROSTER,
     TRUST,
+    Document,
+    Hex32,
     Trust,
+    check_follows,
+    load_document,
     load_roster,
     load_signed,
     load_trust,
+    save_document,
     save_signed,
     save_trust,
+    version_file,
 )
 from services.errors import CredentialError, EnrollmentError, missing_file
 from services.files import make_private_dir, read_secret, write_atomic, write_secret
@@ -46,9 +55,17 @@ from services.security.identity import Role, certificate_key, identity_uri
 _CA_KEY: Final = "ca.key"
 _ROOT_KEY: Final = "roster-root.key"
 _ISSUED: Final = "issued"
+_REQUESTS: Final = "requests"
+_REVOKED: Final = "revoked.json"
 _AUTHORITY_DAYS: Final = 3650
+VALID_DAYS: Final = 365
 # A holder's clock may be a little behind the authority's.
 _SKEW: Final = timedelta(minutes=5)
+
+
+class _Revoked(Document):
+    seats: tuple[int, ...] = ()
+    keys: tuple[Hex32, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +127,8 @@ def issue(
     role: Role,
     now: datetime,
     organization: str = "",
-    valid_days: int = 365,
+    valid_days: int = VALID_DAYS,
+    replace_coordinator: bool = False,
 ) -> Issued:
     """Certify a holder and list it in the roster.
 
@@ -123,6 +141,8 @@ def issue(
         now: the time from which the certificate is valid.
         organization: the legal entity behind a silo; policies count distinct ones.
         valid_days: how long the certificate lasts.
+        replace_coordinator: whether a coordinator with new keys takes the place of the old one,
+            whose keys are revoked.
 
     Raises:
         CredentialError: the authority's own files or the request cannot be read.
@@ -135,24 +155,97 @@ def issue(
             f"{request_file} asks for the role {request.role.value}, and {role.value} was to be "
             "granted"
         )
-    roster = newest_roster(directory)
-    listed = _list_holder(roster, trust, request, organization)
-    if listed is not roster:
-        root = IdentityKey.from_bytes(read_secret(directory / _ROOT_KEY, "the roster root's key"))
-        signed = SignedRoster(
-            roster=listed, signatures=((root.public, root.sign(listed.signed_bytes())),)
+    revoked = _load_revoked(directory)
+    if {request.identity_key.hex(), _key_hash(request).hex()} & set(revoked.keys):
+        raise EnrollmentError(
+            f"the keys of {request.name} were revoked",
+            hint="make new ones, with `enroll` in an empty folder",
         )
-        save_signed(directory / f"roster-{listed.version}.json", signed)
-    bundle = make_private_dir(make_private_dir(directory / _ISSUED) / request.name)
+    roster = newest_roster(directory)
+    old = _coordinator_of(roster) if replace_coordinator else None
+    if roster is not None and old is not None:
+        listed = _with_new_coordinator(roster, old, request)
+    else:
+        listed = _list_holder(roster, trust, request, organization, revoked.seats)
     certificate = _holder_certificate(directory, request, now, valid_days)
+    if roster is not None and old is not None:
+        _add_revoked(directory, keys=(roster.coordinator_key, old.certificate_key))
+        _forget(directory, old.name)
+    bundle = make_private_dir(make_private_dir(directory / _ISSUED) / request.name)
+    write_atomic(
+        make_private_dir(directory / _REQUESTS) / f"{request.name}.json", request_file.read_bytes()
+    )
     write_atomic(bundle / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
     write_atomic(bundle / AUTHORITY, (directory / AUTHORITY).read_bytes())
     save_trust(bundle / TRUST, trust)
-    # Bundles issued earlier may not be installed yet: let them carry the newest roster too.
-    signed = load_signed(directory / f"roster-{listed.version}.json")
-    for folder in (directory / _ISSUED).iterdir():
-        save_signed(folder / ROSTER, signed)
+    if listed is not roster:
+        _sign(directory, listed)
+    _spread(directory, listed)
     return Issued(bundle=bundle, roster_version=listed.version, is_renewal=listed is roster)
+
+
+def renew_all(directory: Path, *, now: datetime, valid_days: int) -> tuple[Issued, ...]:
+    """Issue every listed holder's request again: new certificates, the same roster.
+
+    Raises:
+        CredentialError: a request that was issued before is no longer there.
+        EnrollmentError: as from `issue`.
+    """
+    roster = newest_roster(directory)
+    if roster is None:
+        raise EnrollmentError("nobody is enrolled yet", hint="issue the coordinator's request")
+    holders = [(seat.silo.name, Role.SILO) for seat in roster.seats]
+    holders += [(officer.name, Role(officer.role.value)) for officer in roster.officers]
+    return tuple(
+        issue(
+            directory,
+            directory / _REQUESTS / f"{name}.json",
+            role=role,
+            now=now,
+            valid_days=valid_days,
+        )
+        for name, role in holders
+    )
+
+
+def revoke(directory: Path, name: str) -> int:
+    """Take a silo or an operator out of the roster; returns the version without it.
+
+    It counts from the moment when the coordinator has that version, also on connections that are
+    open. The others' certificates stay as they are.
+
+    Raises:
+        CredentialError: the authority's own files cannot be read.
+        EnrollmentError: nobody has this name, or the coordinator has.
+    """
+    roster = newest_roster(directory)
+    entries: tuple[Seat | Officer, ...] = (*roster.seats, *roster.officers) if roster else ()
+    entry = next((one for one in entries if _entry_name(one) == name), None)
+    if roster is None or entry is None:
+        known = ", ".join(map(_entry_name, entries)) or "nobody"
+        raise EnrollmentError(f"nobody is enrolled as {name!r}; the roster lists {known}")
+    if isinstance(entry, Officer) and entry.role is OfficerRole.COORDINATOR:
+        raise EnrollmentError(
+            f"{name} is the coordinator, without which there is no federation",
+            hint="give it new keys: `authority issue --coordinator --replace` with a new request",
+        )
+    following = replace(
+        roster,
+        version=roster.version + 1,
+        previous=roster.digest(),
+        seats=tuple(seat for seat in roster.seats if seat is not entry),
+        officers=tuple(officer for officer in roster.officers if officer is not entry),
+    )
+    if isinstance(entry, Seat):
+        _add_revoked(
+            directory, seats=(entry.index,), keys=(entry.identity_key, entry.certificate_key)
+        )
+    else:
+        _add_revoked(directory, keys=(entry.certificate_key,))
+    _forget(directory, name)
+    _sign(directory, following)
+    _spread(directory, following)
+    return following.version
 
 
 def newest_roster(directory: Path) -> Roster | None:
@@ -160,7 +253,7 @@ def newest_roster(directory: Path) -> Roster | None:
     versions = sorted(_versions(directory))
     if not versions:
         return None
-    return load_roster(directory / f"roster-{versions[-1]}.json", load_trust(directory / TRUST))
+    return load_roster(version_file(directory, versions[-1]), load_trust(directory / TRUST))
 
 
 def install(bundle: Path, directory: Path) -> Roster:
@@ -186,23 +279,119 @@ def install(bundle: Path, directory: Path) -> Roster:
                 f"{bundle} belongs to another federation or other roots than {directory / TRUST}",
                 hint="remove the trust file only if you mean to leave the old federation",
             )
-        known = (
-            load_signed(directory / ROSTER).roster.version if (directory / ROSTER).exists() else 0
-        )
-        if roster.version < known:
-            raise CredentialError(
-                f"{bundle} holds roster version {roster.version}, and version {known} is installed",
-                hint="ask the authority for a new bundle",
-            )
+        _check_newer(bundle, roster, directory / ROSTER)
     write_atomic(directory / CERTIFICATE, pem)
     write_atomic(directory / AUTHORITY, authority)
+    for path in sorted((bundle / HISTORY).glob("roster-*.json")):
+        write_atomic(make_private_dir(directory / HISTORY) / path.name, path.read_bytes())
+    # After what leads to it: a coordinator that runs takes it from here.
     save_signed(directory / ROSTER, load_signed(bundle / ROSTER))
     save_trust(directory / TRUST, trust)
     return roster
 
 
+def _check_newer(bundle: Path, roster: Roster, installed: Path) -> None:
+    """Refuse a bundle's roster that is older than the installed one, or of another chain."""
+    if not installed.exists():
+        return
+    known = load_signed(installed).roster
+    if roster.version < known.version:
+        raise CredentialError(
+            f"{bundle} holds roster version {roster.version}, and version {known.version} is "
+            "installed",
+            hint="ask the authority for a new bundle",
+        )
+    if roster.version == known.version + 1:
+        check_follows(known, roster, str(bundle))
+    if roster.version == known.version and roster.digest() != known.digest():
+        raise CredentialError(
+            f"{bundle} holds another roster version {roster.version} than is installed",
+            hint="ask the authority which of the two it signed for this federation",
+        )
+
+
+def _sign(directory: Path, roster: Roster) -> None:
+    """Sign a version of the roster and keep it for good."""
+    root = IdentityKey.from_bytes(read_secret(directory / _ROOT_KEY, "the roster root's key"))
+    signature = (root.public, root.sign(roster.signed_bytes()))
+    signed = SignedRoster(roster=roster, signatures=(signature,))
+    save_signed(version_file(directory, roster.version), signed)
+
+
+def _spread(directory: Path, roster: Roster) -> None:
+    """Let every bundle carry the newest roster, and a coordinator's all versions.
+
+    Bundles issued earlier may not be installed yet.
+    """
+    signed = load_signed(version_file(directory, roster.version))
+    hubs = {one.name for one in roster.officers if one.role is OfficerRole.COORDINATOR}
+    for folder in (directory / _ISSUED).iterdir():
+        save_signed(folder / ROSTER, signed)
+        if folder.name in hubs:
+            history = make_private_dir(folder / HISTORY)
+            for version in set(_versions(directory)) - set(_versions(history)):
+                path = version_file(directory, version)
+                write_atomic(history / path.name, path.read_bytes())
+
+
+def _load_revoked(directory: Path) -> _Revoked:
+    path = directory / _REVOKED
+    if not path.exists():
+        return _Revoked()
+    return load_document(path, "a list of revoked keys", _Revoked, "restore the authority's backup")
+
+
+def _add_revoked(
+    directory: Path, *, seats: tuple[int, ...] = (), keys: tuple[bytes, ...] = ()
+) -> None:
+    known = _load_revoked(directory)
+    document = _Revoked(
+        seats=tuple(sorted({*known.seats, *seats})),
+        keys=tuple(sorted({*known.keys, *(key.hex() for key in keys)})),
+    )
+    save_document(directory / _REVOKED, document)
+
+
+def _forget(directory: Path, name: str) -> None:
+    """Remove the bundle and the request of a holder that is no longer listed."""
+    shutil.rmtree(directory / _ISSUED / name, ignore_errors=True)
+    (directory / _REQUESTS / f"{name}.json").unlink(missing_ok=True)
+
+
+def _coordinator_of(roster: Roster | None) -> Officer | None:
+    officers = roster.officers if roster is not None else ()
+    return next((one for one in officers if one.role is OfficerRole.COORDINATOR), None)
+
+
+def _with_new_coordinator(roster: Roster, old: Officer, request: EnrollmentRequest) -> Roster:
+    """Return the version in which a coordinator with new keys stands in the old one's place."""
+    if request.role is not Role.COORDINATOR:
+        raise EnrollmentError(f"only a coordinator replaces one, got a {request.role.value}")
+    if {request.identity_key, _key_hash(request)} & {roster.coordinator_key, old.certificate_key}:
+        raise EnrollmentError(
+            "the request holds keys that the coordinator has now",
+            hint="make new ones, with `secagg coordinator enroll` in an empty folder",
+        )
+    others = tuple(one for one in roster.officers if one is not old)
+    entries: tuple[Seat | Officer, ...] = (*roster.seats, *others)
+    names = {_entry_name(entry).casefold() for entry in entries}
+    if request.name.casefold() in names:
+        raise EnrollmentError(f"{request.name} is another holder's name already")
+    return replace(
+        roster,
+        version=roster.version + 1,
+        previous=roster.digest(),
+        coordinator_key=request.identity_key,
+        officers=(_officer(request), *others),
+    )
+
+
 def _list_holder(
-    roster: Roster | None, trust: Trust, request: EnrollmentRequest, organization: str
+    roster: Roster | None,
+    trust: Trust,
+    request: EnrollmentRequest,
+    organization: str,
+    former: tuple[int, ...],
 ) -> Roster:
     """Return the roster that lists the holder: the same object if it does already."""
     if roster is None and request.role is not Role.COORDINATOR:
@@ -227,7 +416,7 @@ def _list_holder(
     if request.role is Role.COORDINATOR:
         raise EnrollmentError(
             "the federation has a coordinator already",
-            hint="one federation has one coordinator; give the second one its own authority",
+            hint="one federation has one coordinator: `--replace` puts this one in its place",
         )
     if (request.role is Role.SILO) != bool(organization.strip()):
         raise EnrollmentError(
@@ -239,7 +428,7 @@ def _list_holder(
         if request.role is Role.OPERATOR:
             return replace(next_version, officers=(*roster.officers, _officer(request)))
         seat = Seat(
-            index=1 + max(roster.indices, default=0),
+            index=1 + max((*roster.indices, *former), default=0),
             silo=SiloId(request.name),
             organization=organization.strip(),
             identity_key=request.identity_key,

@@ -18,6 +18,8 @@ from services.files import write_atomic
 
 TRUST: Final = "trust.json"
 ROSTER: Final = "roster.json"
+# Beside a coordinator's roster: all versions, for silos that have missed some.
+HISTORY: Final = "rosters"
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _INSTALL: Final = "install the bundle that `secagg authority issue` made"
 
@@ -205,44 +207,56 @@ def load_roster(path: Path, trust: Trust) -> Roster:
     Raises:
         CredentialError: it is missing, has another form, or is not signed by those we trust.
     """
-    return _verified(load_signed(path), trust, str(path))
+    return verified(load_signed(path), trust, str(path))
+
+
+def version_file(directory: Path, version: int) -> Path:
+    """Where one version of the roster lies in a folder of all versions."""
+    return directory / f"roster-{version}.json"
 
 
 def accept_newer(current: Roster, data: bytes, trust: Trust) -> SignedRoster:
     """Check a roster that the coordinator offers, before it replaces the known one.
 
-    The roots' signatures decide. The chain is checked where both ends are known, that is when
-    the offered version follows the current one directly.
-
     Args:
         current: the roster in use.
-        data: canonical bytes of a signed roster, from Hello.
+        data: canonical bytes of a signed roster, from Hello: the version after the current one.
         trust: who must have signed.
 
     Raises:
-        CredentialError: it is malformed, not signed by those we trust, of another federation, not
-            newer, or does not continue the current one.
+        CredentialError: it is malformed, not signed by those we trust, of another federation, or
+            does not continue the current one.
     """
     where = "the coordinator's roster"
     try:
         signed = SignedRoster.decode(data)
     except (RemoteProtocolError, ParameterError) as error:
         raise CredentialError(f"{where} is malformed: {error}") from error
-    roster = _verified(signed, trust, where)
-    if roster.version <= current.version:
-        raise CredentialError(
-            f"{where}: expected a version above {current.version}, got {roster.version}"
-        )
-    if roster.version == current.version + 1 and roster.previous != current.digest():
-        raise CredentialError(
-            f"{where}: version {roster.version} does not continue version {current.version} as "
-            "this silo knows it",
-            hint="ask the authority which of the two it signed for this federation",
-        )
+    check_follows(current, verified(signed, trust, where), where)
     return signed
 
 
-def _verified(signed: SignedRoster, trust: Trust, where: str) -> Roster:
+def check_follows(current: Roster, following: Roster, where: str) -> None:
+    """Raise CredentialError unless a roster is the very next link of the current one's chain."""
+    if following.version != current.version + 1:
+        raise CredentialError(
+            f"{where}: expected version {current.version + 1}, got {following.version}",
+            hint="versions are taken one by one; ask the authority for a new bundle",
+        )
+    if following.previous != current.digest():
+        raise CredentialError(
+            f"{where}: version {following.version} does not continue version {current.version} as "
+            "it is known here",
+            hint="ask the authority which of the two it signed for this federation",
+        )
+
+
+def verified(signed: SignedRoster, trust: Trust, where: str) -> Roster:
+    """Give a roster that every trusted root has signed.
+
+    Raises:
+        CredentialError: a root's signature is missing, or it is another federation's.
+    """
     try:
         roster = signed.verify(trust.roots)
     except RemoteProtocolError as error:

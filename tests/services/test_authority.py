@@ -347,6 +347,132 @@ def test_a_changed_roster_file_is_refused(
         load_roster(path, load_trust(federation.root / "a" / "trust.json"))
 
 
+class TestRevocation:
+    """Who is taken out of the roster, and what that leaves of everybody else."""
+
+    def test_a_revoked_silo_leaves_the_next_version_and_nothing_else_changes(
+        self, federation: Federation
+    ) -> None:
+        """The others' certificates and seats stay; its number and its keys never come back."""
+        first, second = federation.add("a", Role.SILO, "A"), federation.add("b", Role.SILO, "B")
+        kept = (first.bundle / "tls.pem").read_bytes()
+        assert authority.revoke(federation.directory, "b") == 4
+        roster = authority.newest_roster(federation.directory)
+        assert roster is not None
+        assert [seat.silo.name for seat in roster.seats] == ["a"]
+        assert (first.bundle / "tls.pem").read_bytes() == kept
+        assert not second.bundle.exists()
+        with pytest.raises(EnrollmentError, match="the keys of b were revoked"):
+            federation.issue(federation.request("b", Role.SILO), Role.SILO, "B")
+        federation.issue(federation.request("b", Role.SILO, "new"), Role.SILO, "B")
+        again = authority.newest_roster(federation.directory)
+        assert again is not None
+        assert [(seat.index, seat.silo.name) for seat in again.seats] == [(1, "a"), (3, "b")]
+
+    def test_an_operator_is_revoked_too_but_not_the_coordinator(
+        self, federation: Federation
+    ) -> None:
+        """There is no federation without one; it is replaced."""
+        federation.add("alice", Role.OPERATOR)
+        assert authority.revoke(federation.directory, "alice") == 3
+        with pytest.raises(EnrollmentError, match="coord is the coordinator"):
+            authority.revoke(federation.directory, "coord")
+        with pytest.raises(EnrollmentError, match="as 'alice'; the roster lists coord"):
+            authority.revoke(federation.directory, "alice")
+
+    def test_a_coordinators_bundle_leads_from_every_version_to_the_newest(
+        self, federation: Federation
+    ) -> None:
+        """What silos that were away need, one link after the other."""
+        federation.add("a", Role.SILO, "A")
+        federation.add("b", Role.SILO, "B")
+        authority.revoke(federation.directory, "a")
+        authority.install(federation.directory / "issued/coord", federation.root / "coord")
+        rosters = [
+            load_signed(federation.root / f"coord/rosters/roster-{version}.json")
+            for version in (1, 2, 3, 4)
+        ]
+        current = rosters[0].roster
+        for signed in rosters[1:]:
+            current = accept_newer(current, signed.encode(), federation.trust).roster
+        assert current == authority.newest_roster(federation.directory)
+        with pytest.raises(CredentialError, match="expected version 2, got 4"):
+            accept_newer(rosters[0].roster, rosters[3].encode(), federation.trust)
+
+    def test_a_bundle_of_a_fork_is_not_installed(self, federation: Federation) -> None:
+        """The same version with another content, and a next one that does not follow."""
+        federation.add("a", Role.SILO, "A")
+        copied = federation.root / "copied"
+        shutil.copytree(federation.directory, copied)
+        federation.issue(federation.request("b", Role.SILO), Role.SILO, "B")
+        authority.install(federation.directory / "issued/a", federation.root / "a")
+        request = federation.request("c", Role.SILO)
+        authority.issue(copied, request, role=Role.SILO, now=NOW, organization="C")
+        with pytest.raises(CredentialError, match="another roster version 3 than is installed"):
+            authority.install(copied / "issued/a", federation.root / "a")
+        authority.revoke(copied, "c")
+        with pytest.raises(CredentialError, match="version 4 does not continue version 3"):
+            authority.install(copied / "issued/a", federation.root / "a")
+
+
+class TestCoordinatorKeyRotation:
+    """A coordinator with new keys takes the place of the old one."""
+
+    def test_the_next_version_names_the_new_keys(self, federation: Federation) -> None:
+        """Silos take it along the chain; the old keys are worth nothing from then on."""
+        federation.add("a", Role.SILO, "A")
+        old = authority.newest_roster(federation.directory)
+        request = federation.request("coord", Role.COORDINATOR, "fresh")
+        issued = authority.issue(
+            federation.directory, request, role=Role.COORDINATOR, now=NOW, replace_coordinator=True
+        )
+        roster = authority.install(issued.bundle, federation.root / "fresh")
+        assert old is not None
+        assert roster.version == old.version + 1
+        assert roster.coordinator_key == load_identity(federation.root / "fresh").public
+        assert [officer.name for officer in roster.officers] == ["coord"]
+        signed = load_signed(issued.bundle / "roster.json")
+        assert accept_newer(old, signed.encode(), federation.trust).roster == roster
+        with pytest.raises(EnrollmentError, match="keys of coord were revoked"):
+            federation.issue(federation.root / "coord/request.json", Role.COORDINATOR)
+
+    def test_only_a_coordinator_with_new_keys_replaces_one(self, federation: Federation) -> None:
+        """Neither its own keys again, nor a silo, nor under a silo's name."""
+        federation.add("a", Role.SILO, "A")
+        for request, role, words in (
+            (federation.root / "coord/request.json", Role.COORDINATOR, "that the coordinator has"),
+            (federation.root / "a/request.json", Role.SILO, "got a silo"),
+            (
+                federation.request("A", Role.COORDINATOR, "named"),
+                Role.COORDINATOR,
+                "another holder's name",
+            ),
+        ):
+            with pytest.raises(EnrollmentError, match=words):
+                authority.issue(
+                    federation.directory, request, role=role, now=NOW, replace_coordinator=True
+                )
+
+
+def test_all_certificates_are_renewed_at_once(federation: Federation) -> None:
+    """From the requests that the authority has kept; the roster stays as it is."""
+    empty = federation.root / "empty"
+    authority.init(empty, federation="empty", rng=SystemRng(), now=NOW)
+    with pytest.raises(EnrollmentError, match="nobody is enrolled yet"):
+        authority.renew_all(empty, now=NOW, valid_days=7)
+    federation.add("a", Role.SILO, "A")
+    federation.add("alice", Role.OPERATOR)
+    renewed = authority.renew_all(
+        federation.directory, now=NOW + timedelta(days=300), valid_days=90
+    )
+    assert [one.bundle.name for one in renewed] == ["a", "coord", "alice"]
+    assert all(one.is_renewal and one.roster_version == 3 for one in renewed)
+    for name, role in (("a", Role.SILO), ("coord", Role.COORDINATOR), ("alice", Role.OPERATOR)):
+        authority.install(federation.directory / "issued" / name, federation.root / name)
+        now = NOW + timedelta(days=389)
+        assert load_credentials(federation.root / name, role=role, now=now).days_left(now) == 1
+
+
 class TestNewerRoster:
     """What a silo accepts from the coordinator."""
 
@@ -361,7 +487,7 @@ class TestNewerRoster:
         second = load_signed(federation.directory / "roster-2.json")
         first = load_signed(federation.directory / "roster-1.json")
         for offered in (first, second):
-            with pytest.raises(CredentialError, match="a version above 2"):
+            with pytest.raises(CredentialError, match="expected version 3, got"):
                 accept_newer(second.roster, offered.encode(), federation.trust)
 
     def test_a_fork_is_not(self, federation: Federation) -> None:
