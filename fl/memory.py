@@ -26,13 +26,14 @@ PERSONAL: Final = "personal"  # parameters that stay at the silo, flat
 ERROR: Final = "error/"  # by segment, what compression did not send
 LEFT: Final = "left"  # present: the silo left the run in this round
 
-_ROUND: Final = "round"
 _PENDING: Final = "pending"
 _SETTLED: Final = "settled"
 _NEXT: Final = "next"
 _LEAVING: Final = "leaving"
 _SECRET: Final = "secret"  # noqa: S105 (an entry's name)
 _SECRET_BYTES: Final = 32
+# An entry's round stands before its tensors, so that it can be asked for without reading them.
+_ROUND_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +109,7 @@ class RunMemory:
         settled = self.settled()
         if settled.round == counted:
             return settled
-        if counted and self._kept(_PENDING).round == counted:
+        if counted and _round_of(self._read(_PENDING)) == counted:
             # The result of that round never reached this silo, but the run counted it in.
             self._write(self._promotion(counted))
             return self.settled()
@@ -125,8 +126,7 @@ class RunMemory:
 
     def keep_pending(self, number: int, tensors: State) -> None:
         """Remember what a contribution implies, until its fate is known."""
-        entry: State = {**tensors, _ROUND: np.array(number, dtype=np.int64)}
-        self._write({_PENDING: encode_state(entry)})
+        self._write({_PENDING: u64(number) + encode_state(tensors)})
 
     def settle(self, number: int, following: bytes | None, *, keeps: bool) -> None:
         """Note a round's end, in one write.
@@ -148,15 +148,15 @@ class RunMemory:
 
     def _promotion(self, number: int) -> dict[str, bytes | None]:
         """Return the writes that make what is pending of round `number` the settled."""
-        if self.settled().round == number:
+        if _round_of(self._read(_SETTLED)) == number:
             return {}  # the result came again, as after a crash just behind the first time
-        pending = self._kept(_PENDING)
-        if pending.round != number:
+        pending = self._read(_PENDING)
+        if _round_of(pending) != number:
             raise RunStateError(
                 f"this silo is a survivor of round {number} but remembers no contribution to it"
             )
-        writes: dict[str, bytes | None] = {_SETTLED: self._read(_PENDING), _PENDING: None}
-        if LEFT in pending.tensors:
+        writes: dict[str, bytes | None] = {_SETTLED: pending, _PENDING: None}
+        if self.is_leaving and LEFT in self._kept(_PENDING).tensors:
             writes[_LEAVING] = None
         return writes
 
@@ -164,11 +164,16 @@ class RunMemory:
         stored = self._read(name)
         if stored is None:
             return Kept(round=0, tensors={})
-        tensors = decode_state(stored, MAX_STATE_BYTES)
-        return Kept(round=int(tensors.pop(_ROUND)[()]), tensors=tensors)
+        tensors = decode_state(stored[_ROUND_BYTES:], MAX_STATE_BYTES)
+        return Kept(round=_round_of(stored), tensors=tensors)
 
     def _read(self, name: str) -> bytes | None:
         return self._memory.read(f"{self._run}/{name}")
 
     def _write(self, values: Mapping[str, bytes | None]) -> None:
         self._memory.write({f"{self._run}/{name}": value for name, value in values.items()})
+
+
+def _round_of(stored: bytes | None) -> int:
+    """Return the round of an entry, 0 for none."""
+    return 0 if stored is None else read_u64(stored[:_ROUND_BYTES])

@@ -143,6 +143,7 @@ class RunParticipant:
         self._expected = signature(initial_state(plan, model, ()))
         self._features = len(task.statistics().names) if plan.standardize else 0
         self._repeat: tuple[int, bytes, bytes, dict[str, IntVector]] | None = None
+        self._latest: tuple[bytes, State] | None = None  # settled after it was trained on
         self.saturated = 0
         self.failures = 0
         self._noise = noise
@@ -297,12 +298,12 @@ class RunParticipant:
         released = replace(released, bulk=expanded(released.bulk, maps))
         return self._settle(parameters.round, state, released, aggregate.survivors)
 
-    def settle_exact(
-        self, number: int, state_bytes: bytes, released: Decoded, survivors: tuple[int, ...]
-    ) -> bytes:
-        """Return what `settle` does, for a sum of reals: the simulation's reference."""
-        state = self._read(number, state_bytes)
-        return self._settle(number, state, released, survivors)
+    def settle_exact(self, number: int, released: Decoded, survivors: tuple[int, ...]) -> None:
+        """Commit what is pending after a sum of reals: the simulation's reference.
+
+        The server's step is not taken again: nobody else's is to be checked.
+        """
+        self._memory.settle(number, None, keeps=self._is_kept(number, released, survivors))
 
     def variate(self) -> FloatVector | None:
         """Return what the algorithm keeps, such as c_k; None for zero. It never leaves the silo."""
@@ -388,6 +389,8 @@ class RunParticipant:
 
     def _read(self, number: int, state_bytes: bytes) -> State:
         """Return a received state whose every tensor is one that the plan calls for (AGG-10)."""
+        if self._latest is not None and self._latest[0] == state_bytes:
+            return self._latest[1]
         state = decode_state(state_bytes, MAX_STATE_BYTES)
         expected = dict(self._expected)
         seats = state[SEATS].shape if SEATS in state else (0,)
@@ -398,6 +401,7 @@ class RunParticipant:
         check_signature(expected, signature(state))
         floating = summed(state)
         TensorLayout.of(floating).flatten(floating)
+        self._latest = (state_bytes, state)
         return state
 
     def _spec(self, number: int) -> VectorSpec:
@@ -588,9 +592,13 @@ class RunParticipant:
         required = None
         if number < self._plan.highest_round:
             required = model_hash(self._plan.kind_of(number + 1), following)
-        keeps = self._seat in survivors and self._keeps(number, released.bulk)
+        keeps = self._is_kept(number, released, survivors)
         self._memory.settle(number, required, keeps=keeps)
+        self._latest = None
         return following
+
+    def _is_kept(self, number: int, released: Decoded, survivors: tuple[int, ...]) -> bool:
+        return self._seat in survivors and self._keeps(number, released.bulk)
 
 
 def _values(

@@ -196,9 +196,7 @@ class _PlainRounds:
         outcome = self._run.receive_decoded(released, survivors)
         if isinstance(outcome, RoundReport):
             for seat in survivors:
-                self._participants[seat].settle_exact(
-                    request.number, request.state, released, survivors
-                )
+                self._participants[seat].settle_exact(request.number, released, survivors)
         return outcome
 
 

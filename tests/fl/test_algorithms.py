@@ -21,7 +21,9 @@ from fl.algorithms.fedopt import FIRST, SECOND
 from fl.algorithms.fedsgd import GRADIENT
 from fl.algorithms.qfedavg import CURVATURE
 from fl.errors import NonFiniteUpdateError, PlanError, RunStateError
+from fl.optimizers import Sgd
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.plugins import Group, register
 from fl.ports import FloatVector, Tensor
 from fl.schedules import Curve, Schedule
 from fl.state import ENROLLED, TRAINED, State, model_of
@@ -387,6 +389,20 @@ class TestScaffold:
 MOMENTUM = {"optimizer": "momentum", "optimizer_settings": {"momentum": 0.9}}
 
 
+register(Group.LOCAL_OPTIMIZER, "own-solver", lambda _settings: Sgd())
+
+
+def test_a_vanishing_step_size_is_an_error_not_a_division_by_zero() -> None:
+    """SCAFFOLD divides by Kη, which a steep schedule drives to zero."""
+    one = plan(
+        "scaffold", rounds=5000, local_schedule=Schedule(curve=Curve.EXPONENTIAL, factor=0.5)
+    )
+    state = state_of(one)
+    state[TRAINED] = np.array(4000)
+    with pytest.raises(RunStateError, match="above 0"):
+        algorithm_of(one).apply(state, sums_of({UPDATE: [1, 1]}))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes", "word"),
     [
@@ -399,6 +415,7 @@ MOMENTUM = {"optimizer": "momentum", "optimizer_settings": {"momentum": 0.9}}
         ("fedbn", {}, "personal"),
         ("fedsgd", {}, "local_steps = 1"),
         ("fedsgd", {"local": {"local_steps": 1, **MOMENTUM}}, "local.optimizer"),
+        ("fedsgd", {"local": {"local_steps": 1}, "personal": ["w"]}, "trains nothing"),
         ("fedadam", {"algorithm_settings": {"beta2": 1}}, "beta2"),
         ("fedadagrad", {"algorithm_settings": {"beta2": 0.9}}, "does not know"),
         ("qfedavg", {"algorithm_settings": {"q": -1}}, "algorithm_settings.q"),
@@ -415,6 +432,7 @@ MOMENTUM = {"optimizer": "momentum", "optimizer_settings": {"momentum": 0.9}}
         ("fednova", {"weighting": "hidden", "n_cap": 5}, "isolate one silo's n_k"),
         ("fednova", {"local": {"proximal": 0.1, **MOMENTUM}}, "local.proximal"),
         ("fednova", {"local": {"proximal": 30.0}}, "ημ below 1"),
+        ("fednova", {"local": {"optimizer": "own-solver"}}, "'sgd' or 'momentum'"),
     ],
 )
 def test_what_does_not_fit_is_refused(algorithm: str, changes: dict[str, Any], word: str) -> None:

@@ -176,7 +176,7 @@ def run(
     plan = TrainingPlan(
         task=TaskPlan(name="fl.testing:toy_task"),
         local=LocalPlan(local_steps=3, learning_rate=rate),
-        rounds=30,
+        rounds=20,
         max_silos=4,
         algorithm=algorithm,
         compression=compression,

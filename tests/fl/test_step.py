@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl.errors import NonFiniteUpdateError, WeightError
+from fl.errors import NonFiniteUpdateError, RunStateError, WeightError
 from fl.pipeline import Decoded
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.state import LAST_ROUND, SEATS, encode_state, enrolled_of, model_of, ranges_of
@@ -110,6 +110,14 @@ def test_a_new_survivor_joins() -> None:
     assert moved[SEATS].tolist() == [1, 2, 3, 9]
     assert moved[LAST_ROUND].tolist() == [1, 0, 0, 1]
     assert enrolled_of(moved) == 4
+
+
+def test_the_last_silo_cannot_leave() -> None:
+    """There would be nothing left to average over."""
+    one = plan(algorithm="scaffold")
+    sums = released([0.0, 0.0], members=-3)
+    with pytest.raises(RunStateError, match="every silo has left"):
+        next_state(one, start(one), 1, sums, NAMES)
 
 
 def test_statistics_move_nothing_but_the_preprocessing() -> None:
