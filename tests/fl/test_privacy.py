@@ -224,7 +224,7 @@ def test_a_changed_plan_is_refused_by_the_silo() -> None:
 class BrokenTask(LeastSquaresTask):
     """Training fails in a way that depends on data."""
 
-    def train(self, *_: object) -> None:  # type: ignore[override]
+    def train(self, *_: object) -> None:  # type: ignore[override] # fails whatever it gets
         """Fail as a bad row would."""
         raise ValueError("row 17 is not a number")
 
