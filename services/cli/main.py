@@ -4,7 +4,17 @@ import sys
 
 import typer
 
-from services.cli import authority, coordinator, model, run, silo, simulate, transcript
+from services.cli import (
+    authority,
+    coordinator,
+    ledger,
+    model,
+    plan,
+    run,
+    silo,
+    simulate,
+    transcript,
+)
 
 app = typer.Typer(
     name="secagg",
@@ -21,6 +31,8 @@ app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(run.app, name="run")
 app.add_typer(model.app, name="model")
 app.add_typer(transcript.app, name="transcript")
+app.add_typer(ledger.app, name="ledger")
+app.command("plan", epilog="Example: secagg plan -n 10 -d 650 -N 5000 -T 50 --q 0.1")(plan.plan)
 app.command("simulate", epilog="Example: secagg simulate --config run.toml --silos 10")(
     simulate.simulate
 )

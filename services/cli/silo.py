@@ -84,15 +84,23 @@ def join(
 
 @app.command(epilog="Example: secagg silo status --config silo.toml")
 def status(config: Config, as_json: AsJson = False) -> None:
-    """Show what this silo has released and which model files it holds."""
+    """Show what this silo's data set has spent and has left, and which models it holds."""
+    from dataclasses import asdict
+
     from services.config import SiloConfig, load_config
-    from services.silo.check import released_models
+    from services.silo.check import budget_status, released_models
 
     settings = load_config(config, SiloConfig)
     models = released_models(settings.storage)
-    text = "\n".join(f"run {run}: {path}" for run, path in models.items())
+    budget = budget_status(settings)
+    lines = [f"run {run}: {path}" for run, path in models.items()]
+    lines = lines or [f"{settings.storage}: no run has ended yet"]
+    lines += [str(budget)] if budget is not None else []
     show(
-        {"models": {run: str(path) for run, path in models.items()}},
-        text or f"{settings.storage}: no run has ended yet",
+        {
+            "models": {run: str(path) for run, path in models.items()},
+            "budget": None if budget is None else asdict(budget),
+        },
+        "\n".join(lines),
         as_json=as_json,
     )

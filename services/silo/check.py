@@ -55,6 +55,52 @@ def released_models(storage: Path) -> dict[str, Path]:
     return {path.parent.name: path for path in found}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStatus:
+    """What a data set has spent and has left."""
+
+    data_set: str
+    unit: str
+    delta: float
+    spent: float
+    limit: float
+    releases: int
+    unsettled: int
+
+    def __str__(self) -> str:
+        """In one line."""
+        left = max(self.limit - self.spent, 0.0)
+        return (
+            f"data set {self.data_set}: epsilon {self.spent:.4f} of {self.limit:.4f} spent, "
+            f"{left:.4f} left, at delta {self.delta:g}, unit {self.unit}; {self.releases} "
+            f"releases, {self.unsettled} of them not settled"
+        )
+
+
+def budget_status(config: SiloConfig) -> BudgetStatus | None:
+    """What the data set has spent and has left; None for a silo without a budget."""
+    from services.report.facts import read_facts
+    from services.silo.ledger import LEDGERS, data_set_path
+    from services.storage.ledger import FileLedgerStore
+
+    settings = config.privacy
+    if settings is None:
+        return None
+    folder = settings.ledgers or config.storage / LEDGERS
+    lines = FileLedgerStore(data_set_path(folder, settings.data_set)).read(0)
+    facts = read_facts(lines) if lines else None
+    charges = facts.live if facts else ()
+    return BudgetStatus(
+        data_set=settings.data_set,
+        unit=settings.unit,
+        delta=settings.delta,
+        spent=facts.spent if facts else 0.0,
+        limit=settings.epsilon,
+        releases=len(charges),
+        unsettled=sum(one.state.value == "open" for one in charges),
+    )
+
+
 def _look(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what=what, finding=look(), is_fine=True)
