@@ -90,7 +90,7 @@ class World:
             [sys.executable, "-m", "services.cli", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=110,
             check=False,
         )
         assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
@@ -201,3 +201,113 @@ def test_a_run_without_a_plan_is_refused_where_there_is_a_budget(world: World) -
     run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
     world.secagg("run", "watch", run, *operator, expect=1)
     assert "privacy budget" in world.status(run).summary.reason
+
+
+RECORDS = """
+[run]
+name = "private records"
+rounds = 2
+min_silos = 3
+
+[local]
+steps = 2
+batch_size = 0
+learning_rate = 0.5
+
+[task]
+name = "tabular"
+model = "logistic"
+
+[task.target]
+name = "sick"
+classes = ["no", "yes"]
+
+[[task.features]]
+name = "a"
+kind = "numeric"
+
+[[task.features]]
+name = "b"
+kind = "numeric"
+
+[privacy]
+mode = "isrl"
+adjacency = "zero_out"
+clip = 1.0
+epsilon = 6.0
+delta = 1e-5
+q = 0.5
+max_units_per_silo = 40
+"""
+
+
+def write_rows(path: Path, number: int) -> Path:
+    """Forty patients of one silo."""
+    rows = ["a,b,sick"]
+    for place in range(40):
+        a, b = (place % 8 - 4) / 4, (place * number % 5 - 2) / 2
+        rows.append(f"{a},{b},{'yes' if a + b > 0 else 'no'}")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # five processes load torch and Opacus, on two cores or fewer
+def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
+    """Local DP-SGD in real processes: the ledger books Poisson-sampled steps and verifies."""
+    names = SILOS[:3]
+    # Four processes load Opacus before they can say what a plan costs.
+    patient = {**DEADLINES, "registration_s": 90.0, "mask_s": 90.0}
+    with LocalFederation(home=tmp_path / "records", silos=names, deadlines=patient) as federation:
+        world = World(federation)
+        coordinator = federation.start_coordinator(wait=False)
+        for number, name in enumerate(names, start=1):
+            data = write_rows(tmp_path / f"{name}.csv", number)
+            world.silos[name] = federation.start_silo(
+                name,
+                [
+                    "[data]",
+                    f'file = "{data}"',
+                    "[privacy]",
+                    f'data_set = "rows-{number}"',
+                    'unit = "record"',
+                    'adjacency = "zero_out"',
+                    'filter = "rdp"',
+                    "order = 6",
+                    "epsilon = 8.0",
+                    "delta = 1e-5",
+                    "persons = 40",
+                ],
+            )
+        coordinator.wait_for("listening")
+        for child in world.silos.values():
+            child.wait_for("connected")
+        path = federation.home / "run.toml"
+        path.write_text(RECORDS, encoding="utf-8")
+        operator = ("--operator", str(federation.operator_file))
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        world.secagg("run", "watch", run, *operator, expect=0)
+        keys = federation.home / "operator" / "keys"
+        ledger = ledger_path(world.ledgers("coordinator"), RunId.parse(run))
+        heads = ledger.with_suffix(".heads.jsonl")
+        words = world.secagg(
+            *("ledger", "verify", str(ledger), "-d", str(keys), "--heads", str(heads)), expect=0
+        )
+        assert words.endswith("verified\n")
+        assert '"type":"poisson_gaussian"' in ledger.read_text(encoding="utf-8")
+        page, table = tmp_path / "report.html", tmp_path / "report.csv"
+        world.secagg(
+            "ledger", "report", str(ledger), "-o", str(page), "--csv", str(table), expect=0
+        )
+        assert "one record" in page.read_text(encoding="utf-8")
+        world.secagg("ledger", "verify", str(table), "-d", str(keys), expect=0)
+        shown = world.secagg(
+            "silo", "status", "-c", str(federation.home / "silo-1.toml"), "--json", expect=0
+        )
+        budget = json.loads(shown)["budget"]
+        assert 0 < budget["spent"] < 8
+        assert budget["releases"] == 2
+        damaged = bytearray(ledger.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        ledger.write_bytes(damaged)
+        world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=1)

@@ -1,0 +1,442 @@
+"""Ledgers between coordinator and silos: what is charged, signed, given back and refused."""
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dp.entries import Entry, Kind, Signature
+from dp.ledger import Ledger, LedgerStore, SignedHead
+from dp.ledger_testing import LedgerStoreContract
+from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
+from dp.trust import plan_epsilon
+from dp.verify import verify_ledger
+from fl.errors import BudgetExhaustedError, LedgerRefusedError
+from fl.pipeline import vector_spec
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.privacy import as_settings
+from secagg.messages import Abandon, signed
+from secagg.parameters import RoundParameters
+from secagg.testing import make_federation, make_parameters
+from services.config import DataSetBudget
+from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
+from services.ledger.parties import COORDINATOR, Party, public_keys
+from services.ledger.proofs import abandon_proof, is_proof, promises_needed, read_proof
+from services.ledger.run_book import RunBook, run_account
+from services.silo.ledger import SiloLedgers, data_set_path
+from services.storage.ledger import FileLedgerStore
+
+SILOS = 5
+NOW = "2026-11-30T12:00:00Z"
+FEDERATION = make_federation(SILOS, seed=3)
+ROSTER = FEDERATION.roster
+PLAN = PrivacyPlan(
+    unit=Unit.SILO,
+    adjacency=Adjacency.ZERO_OUT,
+    mode=Mode.SILO,
+    clip=1.0,
+    z=2.0,
+    rounds=4,
+    delta=1e-5,
+    dimension=1,
+    cohort_size=SILOS,
+    denominator=5.0,
+    n_c=1,
+    h_dp=2,
+)
+TRAINING = TrainingPlan(
+    task=TaskPlan(name="tests:task"),
+    local=LocalPlan(local_steps=1, learning_rate=0.1),
+    rounds=4,
+    max_silos=SILOS,
+    metrics=False,
+    max_refreshes=0,
+    privacy=as_settings(PLAN),
+)
+
+
+def now() -> datetime:
+    """A clock that stands still."""
+    return datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+def round_parameters(number: int = 1, attempt: int = 0) -> RoundParameters:
+    """Of a round under the plan."""
+    return make_parameters(
+        ROSTER,
+        vector_spec(TRAINING, number, 1),
+        round=number,
+        attempt=attempt,
+        n_max=SILOS,
+        training_plan=TRAINING.digest(),
+        dp=PLAN.to_bytes(),
+        h_dp=PLAN.h_dp,
+    )
+
+
+def settings(**changes: object) -> DataSetBudget:
+    """A silo's budget."""
+    fields: dict[str, object] = {
+        "data_set": "cohort",
+        "unit": "silo",
+        "adjacency": "zero_out",
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "persons": 40,
+    }
+    return DataSetBudget.model_validate(fields | changes)
+
+
+def silo(folder: Path, seat: int = 1, budget: DataSetBudget | None = None) -> SiloLedgers:
+    """A silo's ledgers; another call is another process on the same folder."""
+    name = ROSTER.seat(seat).silo.name
+    return SiloLedgers(
+        budget_settings=budget or settings(),
+        folder=folder,
+        party=Party(name, FEDERATION.identities[seat]),
+        roster=lambda: ROSTER,
+        now=now,
+    )
+
+
+class Coordinator:
+    """The run's ledger with everybody's signatures, without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parameters = round_parameters()
+        self.book = RunBook(
+            folder, self.parameters.run, Party(COORDINATOR, FEDERATION.coordinator), PLAN
+        )
+        self.book.begin(
+            keys=public_keys(ROSTER),
+            account=run_account(PLAN, "a run"),
+            software={},
+            policy="",
+            time_utc=NOW,
+        )
+
+    def draft_plan(self) -> Entry:
+        return self.book.draft_plan(
+            silos=[seat.silo.name for seat in ROSTER.seats],
+            threshold=3,
+            floor=3,
+            manifest=b"manifest",
+            time_utc=NOW,
+        )
+
+    def notice(
+        self, *, first: int = 0, draft: Entry | None = None, heads: tuple[bytes, ...] = ()
+    ) -> LedgerNotice:
+        return LedgerNotice(
+            run=self.parameters.run,
+            first=first,
+            lines=tuple(self.book.lines(first)),
+            heads=heads,
+            draft=b"" if draft is None else draft.to_line(),
+        )
+
+    def commit(self, *silos: SiloLedgers) -> None:
+        """All sign the plan; whoever is not here signs blindly."""
+        draft = self.draft_plan()
+        known = {one.party.name: one for one in silos}
+        signatures = []
+        for seat in ROSTER.seats:
+            name = seat.silo.name
+            if name in known:
+                answer = known[name].receive(self.notice(draft=draft))
+                assert answer.entry_hash == draft.entry_hash, answer.reason
+                signatures.append(Signature(signer=name, sig=answer.signature.hex()))
+            else:
+                party = Party(name, FEDERATION.identities[seat.index])
+                signatures += [one for one in draft.signed_by(party).sigs if one.signer == name]
+        self.book.append(draft, signatures, public_keys(ROSTER))
+
+    def charge(self, number: int, attempt: int, *silos: SiloLedgers) -> None:
+        self.book.charge(number, attempt, time_utc=NOW)
+        for one in silos:
+            assert not one.receive(self.notice()).code
+
+
+class TestFileLedgerStore(LedgerStoreContract):
+    """The contract, on files."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "ledgers" / "one.jsonl"
+
+    def opened(self) -> LedgerStore:
+        return FileLedgerStore(self.path)
+
+    def test_a_torn_line_is_as_if_it_had_never_been(self) -> None:
+        """A crash in the middle of a write: the next append takes its place."""
+        store = FileLedgerStore(self.path)
+        store.append(b"one", expected_lines=0)
+        with self.path.open("ab") as stream:
+            stream.write(b"tw")
+        assert list(store.read(0)) == [b"one"]
+        store.append(b"two", expected_lines=1)
+        assert self.path.read_bytes() == b"one\ntwo\n"
+        assert self.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_round_is_charged_before_it_is_trained_and_once(tmp_path: Path) -> None:
+    """check, charge, charge again; another process of the silo sees the same."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    coordinator.commit(mine)
+    with pytest.raises(LedgerRefusedError, match="no charge of this attempt"):
+        mine.check_round(round_parameters(), TRAINING)
+    coordinator.charge(1, 0, mine)
+    mine.check_round(round_parameters(), TRAINING)
+    mine.charge(round_parameters(), TRAINING)
+    mine.charge(round_parameters(), TRAINING)
+    again = silo(tmp_path / "silo")
+    budget = again.budget
+    assert budget is not None
+    assert [charge.round for charge in budget.charges] == [1]
+    assert budget.spent() == pytest.approx(1.9943, abs=1e-3)
+
+
+def test_two_runs_at_once_cannot_overspend(tmp_path: Path) -> None:
+    """Two processes on one data set: of two charges that fit only alone, one is refused."""
+    coordinator = Coordinator(tmp_path / "run")
+    both = [silo(tmp_path / "silo", budget=settings(epsilon=2.5)) for _ in range(2)]
+    for one in both:
+        assert one.budget is not None
+    coordinator.commit(both[0])
+    coordinator.charge(1, 0, both[0])
+    coordinator.charge(2, 0, both[0])
+    both[1].receive(coordinator.notice())
+    outcomes: list[str] = []
+
+    def spend(one: SiloLedgers, number: int) -> None:
+        try:
+            one.charge(round_parameters(number), TRAINING)
+            outcomes.append("charged")
+        except BudgetExhaustedError:
+            outcomes.append("refused")
+
+    threads = [
+        threading.Thread(target=spend, args=(one, place)) for place, one in enumerate(both, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["charged", "refused"]
+    with pytest.raises(BudgetExhaustedError, match="epsilon"):
+        both[0].check_round(round_parameters(3 - outcomes.index("charged") - 1), TRAINING)
+
+
+def test_a_silo_without_a_budget_refuses_a_plan_and_the_other_way_round(tmp_path: Path) -> None:
+    """Neither is charged to anything."""
+    nobody = silo(tmp_path / "a")
+    nobody.budget_settings = None
+    with pytest.raises(LedgerRefusedError, match=r"\[privacy\]"):
+        nobody.check_round(round_parameters(), TRAINING)
+    plain = TrainingPlan(
+        task=TRAINING.task, local=TRAINING.local, rounds=1, max_silos=SILOS, metrics=False
+    )
+    with pytest.raises(LedgerRefusedError, match="no privacy plan"):
+        silo(tmp_path / "b").check_round(round_parameters(), plain)
+
+
+def test_a_plan_that_no_round_fits_is_not_signed(tmp_path: Path) -> None:
+    """The refusal comes with the code that ends the run as exhausted."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "s", 1, settings(epsilon=1))
+    answer = mine.receive(coordinator.notice(draft=coordinator.draft_plan()))
+    assert answer.code == BudgetExhaustedError.__name__
+    assert not answer.signature
+
+
+def test_a_release_is_signed_by_who_charged_it(tmp_path: Path) -> None:
+    """A survivor that charged the round signs; one that did not refuses."""
+    coordinator = Coordinator(tmp_path / "run")
+    one, two = silo(tmp_path / "1", 1), silo(tmp_path / "2", 2)
+    coordinator.commit(one, two)
+    coordinator.charge(1, 0, one, two)
+    one.check_round(round_parameters(), TRAINING)
+    one.charge(round_parameters(), TRAINING)
+    charge = coordinator.book.charge_of(1, 0)
+    assert charge is not None
+    names = [seat.silo.name for seat in ROSTER.seats][:3]
+    draft = coordinator.book.draft_release(
+        charge, survivors=names, threshold=3, transcript=b"\x01" * 32, time_utc=NOW
+    )
+    assert one.receive(coordinator.notice(draft=draft)).entry_hash == draft.entry_hash
+    refused = two.receive(coordinator.notice(draft=draft))
+    assert not refused.entry_hash
+    assert "charged no such round" in refused.reason
+
+
+def test_another_history_is_found_and_ends_the_run_here(tmp_path: Path) -> None:
+    """Two entries at one place, both signed by the coordinator: equivocation, by name."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    coordinator.commit(mine)
+    coordinator.charge(1, 0, mine)
+    other = Coordinator(tmp_path / "other")
+    answer = mine.receive(other.notice())
+    assert answer.code == "EquivocationError" or "GENESIS" in answer.reason or not answer.code
+    forked = RunBook(
+        tmp_path / "fork",
+        coordinator.parameters.run,
+        Party(COORDINATOR, FEDERATION.coordinator),
+        PLAN,
+    )
+    for line in coordinator.book.lines(0)[:-1]:
+        entry = Entry.from_line(line)
+        forked.store.append(line, expected_lines=entry.seq)
+    forked = RunBook(
+        tmp_path / "fork",
+        coordinator.parameters.run,
+        Party(COORDINATOR, FEDERATION.coordinator),
+        PLAN,
+    )
+    forked.charge(1, 7, time_utc=NOW)
+    notice = LedgerNotice(run=coordinator.parameters.run, first=0, lines=tuple(forked.lines(0)))
+    answer = mine.receive(notice)
+    assert answer.code == "EquivocationError"
+    with pytest.raises(LedgerRefusedError, match="ledger"):
+        mine.check_round(round_parameters(), TRAINING)
+
+
+def test_a_truncated_ledger_is_found_by_a_peer_s_head(tmp_path: Path) -> None:
+    """A head beyond the end: the ledger was cut."""
+    coordinator = Coordinator(tmp_path / "run")
+    one, two = silo(tmp_path / "1", 1), silo(tmp_path / "2", 2)
+    coordinator.commit(one, two)
+    coordinator.charge(1, 0, one)
+    head = one.receive(coordinator.notice()).head
+    cut = LedgerNotice(
+        run=coordinator.parameters.run,
+        first=0,
+        lines=tuple(coordinator.book.lines(0)[:-1]),
+        heads=(head,),
+    )
+    answer = two.receive(cut)
+    assert answer.code == "LedgerIntegrityError"
+    assert "cut" in answer.reason
+    assert SignedHead.from_bytes(head).head.seq == 3
+
+
+def test_a_changed_line_is_refused(tmp_path: Path) -> None:
+    """Any flipped byte of what the coordinator brings."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    lines = coordinator.book.lines(0)
+    for place in range(0, len(lines[1]), 37):
+        broken = bytearray(lines[1])
+        broken[place] ^= 1
+        notice = LedgerNotice(
+            run=coordinator.parameters.run, first=0, lines=(lines[0], bytes(broken))
+        )
+        assert mine.receive(notice).code
+    assert not silo(tmp_path / "fresh").receive(coordinator.notice()).code
+
+
+def abandons(seats: range, number: int = 1, attempt: int = 0) -> list[Abandon]:
+    """Promises of these silos."""
+    where = round_parameters(number, attempt).attempt_id
+    return [
+        signed(
+            Abandon(
+                federation=ROSTER.federation,
+                run=where.run,
+                round=where.round,
+                attempt=where.attempt,
+                seat=seat,
+            ),
+            FEDERATION.identities[seat],
+        )
+        for seat in seats
+    ]
+
+
+def test_a_charge_comes_back_only_with_enough_promises(tmp_path: Path) -> None:
+    """DRP: the attempt's quorum gives it back, at the coordinator and at the silo."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    coordinator.commit(mine)
+    coordinator.charge(1, 0, mine)
+    parameters = round_parameters()
+    mine.check_round(parameters, TRAINING)
+    mine.charge(parameters, TRAINING)
+    needed = promises_needed(parameters, ROSTER)
+    assert needed == 4
+    assert abandon_proof(abandons(range(1, needed)), parameters, ROSTER) is None
+    proof = abandon_proof(abandons(range(1, needed + 1)), parameters, ROSTER)
+    assert proof is not None
+    assert read_proof(proof.to_json()) == proof
+    charge = coordinator.book.charge_of(1, 0)
+    assert charge is not None
+    elsewhere = abandon_proof(abandons(range(1, needed + 1), 2), round_parameters(2), ROSTER)
+    assert elsewhere is not None
+    assert not is_proof(charge, elsewhere, parameters=parameters, roster=ROSTER)
+
+    def checker(charge: object, proof: object, /) -> bool:
+        return is_proof(charge, proof, parameters=parameters, roster=ROSTER)  # type: ignore[arg-type] # as the budget calls it
+
+    coordinator.book.end(charge, reason="x", proof=proof, checker=checker, time_utc=NOW)
+    assert coordinator.book.spent == 0.0
+    assert not mine.receive(coordinator.notice()).code
+    budget = mine.budget
+    assert budget is not None
+    assert budget.spent() == 0.0
+    keys = public_keys(ROSTER)
+    assert verify_ledger(coordinator.book.lines(0), keys).ok
+    own = FileLedgerStore(data_set_path(tmp_path / "silo", "cohort")).read(0)
+    assert verify_ledger(own, keys).ok
+
+
+def test_an_attempt_without_proof_stays_charged(tmp_path: Path) -> None:
+    """Crash = spent."""
+    coordinator = Coordinator(tmp_path / "run")
+    coordinator.commit()
+    coordinator.book.charge(1, 0, time_utc=NOW)
+    charge = coordinator.book.charge_of(1, 0)
+    assert charge is not None
+    coordinator.book.end(charge, reason="gone", proof=None, checker=lambda *_: True, time_utc=NOW)
+    again = RunBook(
+        tmp_path / "run",
+        coordinator.parameters.run,
+        Party(COORDINATOR, FEDERATION.coordinator),
+        PLAN,
+    )
+    assert again.is_committed
+    assert again.spent == pytest.approx(1.9943, abs=1e-3)
+
+
+def test_the_run_s_limit_is_what_the_plan_promises() -> None:
+    """Four rounds fit, a fifth does not."""
+    assert run_account(PLAN, "a").epsilon == pytest.approx(plan_epsilon(PLAN).eps, rel=1e-6)
+    assert run_account(PLAN, "a", 9.0).epsilon == 9.0
+
+
+def test_a_budget_s_settings_move_its_limits_and_nothing_else(tmp_path: Path) -> None:
+    """Another epsilon is a BUDGET_SET; another unit is refused."""
+    first = silo(tmp_path)
+    assert first.budget is not None
+    second = silo(tmp_path, budget=settings(epsilon=5.0))
+    assert second.budget is not None
+    kinds = [
+        entry.kind for entry in Ledger(FileLedgerStore(data_set_path(tmp_path, "cohort"))).entries
+    ]
+    assert kinds == [Kind.GENESIS, Kind.BUDGET_SET, Kind.BUDGET_SET]
+    third = silo(tmp_path, budget=settings(unit="patient"))
+    with pytest.raises(LedgerRefusedError, match="never change"):
+        third.check_round(round_parameters(), TRAINING)
+
+
+def test_a_delta_that_would_allow_one_person_s_data_is_refused(tmp_path: Path) -> None:
+    """Delta below 1/N; N stays inside the silo."""
+    one = silo(tmp_path, budget=settings(delta=0.1))
+    with pytest.raises(LedgerRefusedError) as caught:
+        one.check_round(round_parameters(), TRAINING)
+    assert "40" not in str(caught.value)
+
+
+def test_words_about_ledgers_are_told_from_messages_of_the_protocol() -> None:
+    """By their label."""
+    answer = LedgerAnswer(run=round_parameters().run, lines=0)
+    assert is_ledger(answer.encode())
+    assert not is_ledger(abandons(range(1, 2))[0].encode())
+    assert not is_ledger(b"")
+    assert LedgerAnswer.decode(answer.encode()) == answer
