@@ -26,13 +26,13 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
         ConfigError: the schema or the plan knows a rule that the settings break.
     """
     algorithm = config.algorithm
-    settings = _task_settings(config.task)
-    privacy = privacy_plan(config, settings)
     # Metrics and statistics are exact sums: under a privacy plan they are off unless asked for,
     # and then refused by name.
     asked = config.run.model_fields_set
-    is_plain = privacy is None
     try:
+        settings = _task_settings(config.task)
+        privacy = privacy_plan(config, settings)
+        is_plain = privacy is None
         plan = TrainingPlan(
             task=TaskPlan(name=config.task.name, settings=settings),
             local=LocalPlan(
