@@ -11,7 +11,7 @@ Order at a silo: clip, weigh, round, then add the share; tags and masks come aft
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
@@ -25,13 +25,13 @@ from dp.canonical import canonical_json
 from dp.clipping import update_clip
 from dp.errors import PrivacyError
 from dp.plan import Mode, Participation, PrivacyPlan, Unit, Weights, share_noise_std
-from dp.rng import NoiseSource
+from dp.rng import NoiseSource, NoiseStream
 from dp.sensitivity import bound_on_grid
 from fl import fields
 from fl.errors import PlanError, RunStateError, SpecMismatchError
 from fl.ports import FloatVector, NamedTensors
 from fl.work import Work
-from secagg.parameters import VectorSpec, bulk
+from secagg.parameters import SegmentKind, VectorSpec, bulk
 
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
@@ -202,7 +202,9 @@ def private_spec(plan: "TrainingPlan", privacy: PrivacyPlan, name: str, size: in
     reach += _REACH_STDS * share_noise_std(privacy)
     bits = int(np.ceil(reach)).bit_length() + 1
     length = privacy.dimension + (privacy.padding or 0)
-    return VectorSpec(segments=(bulk(name, length, value_bits=bits, n_max=plan.max_silos),))
+    kind = SegmentKind.NOISED if privacy.mode is Mode.CENTRAL else SegmentKind.BULK
+    segment = bulk(name, length, value_bits=bits, n_max=plan.max_silos, kind=kind)
+    return VectorSpec(segments=(segment,))
 
 
 def grid_step(privacy: PrivacyPlan, clip_norm: float) -> float:
@@ -240,6 +242,26 @@ def clipped_integers(
 def noise_share(privacy: PrivacyPlan, source: NoiseSource) -> IntVector | None:
     """Return this silo's share of the ring noise, None where the mode has none."""
     return mechanisms.draw_share(privacy, source).values if privacy.is_ring else None
+
+
+def central_noise(
+    plan: "TrainingPlan", source: Callable[[], NoiseSource] = NoiseStream
+) -> Callable[[Mapping[str, IntVector]], dict[str, IntVector]] | None:
+    """Return what the coordinator does to an exact sum before anybody sees it; None elsewhere.
+
+    Security: its argument is the one exact value of mode `central`; it is kept nowhere.
+    """
+    privacy = privacy_of(plan)
+    if privacy is None or privacy.mode is not Mode.CENTRAL:
+        return None
+
+    def noised(sums: Mapping[str, IntVector]) -> dict[str, IntVector]:
+        return {
+            name: mechanisms.add_central_noise(total, privacy, source()).values
+            for name, total in sums.items()
+        }
+
+    return noised
 
 
 def decoded_sum(

@@ -19,7 +19,7 @@ from fl.participant import RunParticipant
 from fl.pipeline import Decoded, IntVector
 from fl.plan import TrainingPlan
 from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
-from fl.privacy import document_of, privacy_of
+from fl.privacy import central_noise, document_of, privacy_of
 from fl.run import (
     RoundFailure,
     RoundReport,
@@ -34,7 +34,14 @@ from secagg.canonical import digest, u64
 from secagg.effects import Aggregate, Finished, Send
 from secagg.ids import RunId
 from secagg.journal import SiloHistory
-from secagg.messages import MAX_STATE_BYTES, Abandon, AbandonRequest, Message, Result
+from secagg.messages import (
+    MAX_STATE_BYTES,
+    Abandon,
+    AbandonRequest,
+    Message,
+    Result,
+    attachments,
+)
 from secagg.parameters import RoundParameters
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
@@ -43,6 +50,8 @@ from secagg.testing import RoundHarness, SeededRng, make_federation, make_parame
 
 Dropouts: TypeAlias = Mapping[int, Mapping[int, Phase]]
 
+# Who noises sums in the privacy mode `central`.
+COORDINATOR: Final = "coordinator"
 # Who vanishes in one of these phases is not in the sum.
 _BEFORE_UPLOAD: Final = frozenset({Phase.ADVERTISE, Phase.SHARE, Phase.MASK})
 
@@ -58,6 +67,8 @@ class SimulationResult:
         state: canonical bytes of the last state.
         variates: silo name to its committed control variate, None for zero. Only a simulation
             can show them.
+        uplink_bytes: what all silos sent, messages and vectors, in all attempts; 0 without the
+            secure sum.
     """
 
     status: RunStatus
@@ -65,6 +76,7 @@ class SimulationResult:
     history: tuple[RoundReport | RoundFailure, ...]
     state: bytes
     variates: Mapping[str, FloatVector | None]
+    uplink_bytes: int
 
     def model(self) -> dict[str, Tensor]:
         """Return the last model's tensors."""
@@ -100,7 +112,7 @@ def simulate(
         memories: silo name to its memory, for silos that shall start with one or lose it.
         own_steps: (silo, round) to K_k, for a plan that leaves it to the silos.
         on_round: called after each attempt with its outcome and the run.
-        noise: silo name to a source of noise for one attempt, under a privacy plan. By default it
+        noise: silo name (or COORDINATOR) to a source of noise for one attempt. By default it
             is real noise, which no seed repeats; a source that repeats protects nobody.
 
     Raises:
@@ -132,7 +144,13 @@ def simulate(
         features=len(first.statistics().names) if plan.standardize else 0,
     )
     rounds: _Rounds = (
-        _SecureRounds(run, participants, run_id, seed)
+        _SecureRounds(
+            run,
+            participants,
+            run_id,
+            seed,
+            partial(noise, COORDINATOR) if noise else NoiseStream,
+        )
         if secure
         else _PlainRounds(run, participants)
     )
@@ -153,6 +171,7 @@ def simulate(
         history=tuple(history),
         state=step.state,
         variates={names[seat]: p.variate() for seat, p in participants.items()},
+        uplink_bytes=rounds.uplink_bytes,
     )
 
 
@@ -164,6 +183,11 @@ class _Rounds(Protocol):
         """What silos said instead of contributing to the last attempt."""
         ...
 
+    @property
+    def uplink_bytes(self) -> int:
+        """What all silos have sent."""
+        ...
+
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         """Carry one attempt out and report it to the run."""
         ...
@@ -171,6 +195,8 @@ class _Rounds(Protocol):
 
 class _PlainRounds:
     """Sums of plain floats."""
+
+    uplink_bytes = 0
 
     def __init__(self, run: TrainingRun, participants: Mapping[int, RunParticipant]) -> None:
         self._run = run
@@ -209,9 +235,11 @@ class _SecureRounds:
         participants: Mapping[int, RunParticipant],
         run_id: RunId,
         seed: int,
+        noise: Callable[[], NoiseSource],
     ) -> None:
         self._run = run
         self._participants = participants
+        self._noise = noise
         self._run_id = run_id
         self._seed = seed
         self._federation = make_federation(len(participants), seed=seed)
@@ -219,6 +247,7 @@ class _SecureRounds:
         self._document = run.plan.document()
         self._abandons: tuple[Abandon, ...] = ()
         self.errors: dict[int, LearningError] = {}
+        self.uplink_bytes = 0
         self._result: Result | None = None
         self._harness: RoundHarness | None = None
 
@@ -253,7 +282,9 @@ class _SecureRounds:
             required_states={seat: required for seat, required in known.items() if required},
             seed=self._seed,
             to_silo=self._watch,
+            to_server=self._count,
             abandons=self._abandons if request.attempt else (),
+            noise=central_noise(self._run.plan, self._noise),
         )
         outcome = harness.run()
         if outcome.aggregate is None:
@@ -286,6 +317,15 @@ class _SecureRounds:
     def _watch(self, _seat: int, message: Message) -> Message:
         if isinstance(message, Result):
             self._result = message
+        return message
+
+    def _count(self, seat: int, message: Message) -> Message:
+        """Add a message and the vectors that go with it to what silos sent."""
+        assert self._harness is not None  # it is what calls this
+        store = self._harness.stores[seat]
+        self.uplink_bytes += len(message.encode())
+        for item in attachments(message):
+            self.uplink_bytes += sum(len(store.read(item.name, i)) for i in range(item.chunks))
         return message
 
     def _caught_up(self, harness: RoundHarness, gone: Mapping[int, Phase]) -> dict[int, Aggregate]:

@@ -64,6 +64,7 @@ class SegmentKind(StrEnum):
     """What a segment's integers are."""
 
     BULK = "bulk"  # quantized reals in Z_{2^b}
+    NOISED = "noised"  # likewise; the server adds noise to the sum before it tells or keeps it
     META = "meta"  # integers with a declared bound, in Z_{2^64}
     TAG = "tag"  # the linear MAC's tags, in Z_{2^64}
 
@@ -74,7 +75,7 @@ class Segment(Record):
 
     Attributes:
         name: lower-case letters, digits and underscores.
-        kind: bulk, meta or tag.
+        kind: bulk, noised, meta or tag.
         length: number of coordinates, ≥ 1.
         value_bits: v of the quantizer for bulk, 0 otherwise.
         ring_bits: b; sums are taken modulo 2^b.
@@ -101,7 +102,7 @@ class Segment(Record):
                 f"segment {self.name!r}: length must be in [1, {MAX_VECTOR_LENGTH}], "
                 f"got {self.length}"
             )
-        if self.kind is SegmentKind.BULK:
+        if self.holds_reals:
             self._check_bulk()
         elif (self.value_bits, self.ring_bits) != (0, META_RING_BITS):
             raise ParameterError(
@@ -128,6 +129,11 @@ class Segment(Record):
             )
 
     @property
+    def holds_reals(self) -> bool:
+        """Whether its integers are quantized reals."""
+        return self.kind in {SegmentKind.BULK, SegmentKind.NOISED}
+
+    @property
     def sum_bits(self) -> int:
         """b_s: the sum over all silos lies in [-2^(b_s-1), 2^(b_s-1))."""
         return META_SUM_BITS if self.kind is SegmentKind.META else self.ring_bits
@@ -139,7 +145,7 @@ class Segment(Record):
 
     def check_sum_fits(self, n_max: int) -> None:
         """Raise ParameterError unless n_max silos' values cannot wrap around the ring."""
-        if self.kind is SegmentKind.BULK:
+        if self.holds_reals:
             check_no_wrap(self.value_bits, self.ring_bits, n_max)
         elif self.kind is SegmentKind.META and n_max * self.bound >= 2 ** (META_SUM_BITS - 1):
             raise ParameterError(
@@ -148,11 +154,18 @@ class Segment(Record):
             )
 
 
-def bulk(name: str, length: int, *, value_bits: int, n_max: int) -> Segment:
+def bulk(
+    name: str,
+    length: int,
+    *,
+    value_bits: int,
+    n_max: int,
+    kind: SegmentKind = SegmentKind.BULK,
+) -> Segment:
     """A segment of quantized reals in the smallest ring where n_max silos cannot wrap."""
     return Segment(
         name=name,
-        kind=SegmentKind.BULK,
+        kind=kind,
         length=length,
         value_bits=value_bits,
         ring_bits=required_ring_bits(value_bits, n_max),
@@ -381,6 +394,10 @@ class RoundParameters(Record):
 
     def _check_redundancy(self) -> None:
         """Silos that recompute see what the coordinator sees, so each of them colludes with it."""
+        if self.is_noised and self.redundancy:
+            raise ParameterError("a noised sum is not recomputed: silos would see the exact one")
+        if self.is_noised and any(s.kind is not SegmentKind.NOISED for s in self.spec.segments):
+            raise ParameterError("a vector is noised as a whole: an exact segment would tell")
         if self.redundancy and (self.mode != MODE_MALICIOUS or self.n_c < 1):
             raise ParameterError(
                 f"recomputing shows each silo the coordinator's view of what it recomputes: that "
@@ -405,8 +422,16 @@ class RoundParameters(Record):
 
     @property
     def has_tags(self) -> bool:
-        """Whether silos check the sum by tags: only a complete graph gives all the same key."""
-        return self.mode == MODE_MALICIOUS
+        """Whether silos check the sum by tags: only a complete graph gives all the same key.
+
+        A sum that the server noises is not the sum of what was tagged; there the silos trust it.
+        """
+        return self.mode == MODE_MALICIOUS and not self.is_noised
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether the server adds noise to the sum before anybody else sees it."""
+        return any(segment.kind is SegmentKind.NOISED for segment in self.spec.segments)
 
     @property
     def wire_spec(self) -> VectorSpec:

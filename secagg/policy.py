@@ -19,7 +19,6 @@ from secagg.parameters import (
     MODE_MALICIOUS,
     SUITE_DEFAULT,
     RoundParameters,
-    SegmentKind,
 )
 from secagg.roster import Roster
 
@@ -143,7 +142,7 @@ class SiloPolicy:
 
     def _check_rings(self, parameters: RoundParameters) -> None:
         for segment in parameters.spec.segments:
-            if segment.kind is not SegmentKind.BULK:
+            if not segment.holds_reals:
                 continue
             if not self.min_value_bits <= segment.value_bits <= self.max_value_bits:
                 allowed = f"{self.min_value_bits} to {self.max_value_bits}"

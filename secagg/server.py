@@ -5,10 +5,10 @@ silo's rubbish stops nobody's round. Whatever a silo would check before it acts,
 before it relays. Too few silos at a phase's end is an outcome (`Aborted`), not an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from secagg import canonical, messages
 from secagg.auditors import ServerAudit
@@ -41,10 +41,22 @@ from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.recompute import THE_SUM, Claim
+from secagg.ring import IntVector
 from secagg.roster import Roster
 from secagg.transcript import public_coins, transcript_digest
 from secagg.unmasking import rebuild_secrets, residual_masks
-from secagg.vectors import check_ranges, sum_and_unmask
+from secagg.vectors import (
+    OpenedSum,
+    Unkept,
+    check_ranges,
+    put_sum,
+    read_sum,
+    root_of,
+    sum_and_unmask,
+)
+
+# Makes of exact sums by segment the noised ones to release.
+Noising: TypeAlias = Callable[[Mapping[str, IntVector]], Mapping[str, IntVector]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +259,29 @@ class ServerRound:
             names={seat: masked_name(seat) for seat in self.survivors} | {THE_SUM: SUM},
         )
 
-    def open(self, executor: Executor | None = None) -> list[ServerEffect]:
+    def open(
+        self, executor: Executor | None = None, *, noise: Noising | None = None
+    ) -> list[ServerEffect]:
         """Rebuild the masks that remain, take them off and publish the sum.
 
         Call it after `ReleaseWanted`, once the ledger is settled; it is the expensive step.
+
+        Args:
+            executor: spreads the chunks over threads.
+            noise: of a vector that is noised: the exact sums by segment to the ones to release.
+
+        Security: an exact sum that is to be noised stays in memory. The noised one is stored
+        before it is sent, and a second call tells that one again: another draw would be another
+        release.
         """
         if self.phase is not Phase.RESULT:
             raise LocalProtocolError(f"there is nothing to open in phase {self.phase}")
+        if self.parameters.is_noised != (noise is not None):
+            raise LocalProtocolError("noise is for vectors that are noised, and for all of them")
         wire = self.parameters.wire_spec
+        if noise is not None and self._store.chunks(SUM) == len(wire.chunks):
+            root = root_of(self._store, SUM, wire)
+            return self._publish(read_sum(self._store, SUM, wire, root))
         try:
             removals = residual_masks(
                 suite=self._suite,
@@ -272,7 +299,7 @@ class ServerRound:
             return self._abort(AbortReason.BAD_DEALER, str(error), ())
         opened = sum_and_unmask(
             spec=wire,
-            store=self._store,
+            store=self._store if noise is None else Unkept(self._store),
             uploads=[masked_name(seat) for seat in self.survivors],
             removals=removals,
             name=SUM,
@@ -284,6 +311,14 @@ class ServerRound:
         except ForgedSumError as error:  # a silo's vector was no sum of bounded integers and masks
             self._store.discard(SUM)
             return self._abort(AbortReason.OUT_OF_RANGE, str(error), ())
+        if noise is not None:
+            noised = noise(opened.values)
+            opened = put_sum(noised, spec=wire, store=self._store, name=SUM)
+        return self._publish(opened)
+
+    def _publish(self, opened: OpenedSum) -> list[ServerEffect]:
+        """Sign the sum and give it to the silos."""
+        wire = self.parameters.wire_spec
         unsigned = messages.Result(
             binding=self._intake.binding,
             entries=self._intake.entries,

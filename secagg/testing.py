@@ -39,7 +39,7 @@ from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.ring import IntVector
 from secagg.roster import Roster, Seat
-from secagg.server import PhaseDeadlines, ServerRound
+from secagg.server import Noising, PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 
 PLAN = b"a plan"
@@ -189,6 +189,7 @@ class RoundHarness:
         seed: of all secrets.
         to_silo, to_server: see every message before it is delivered.
         abandons: statements for earlier attempts.
+        noise: of a vector that the server noises.
     """
 
     def __init__(
@@ -208,8 +209,10 @@ class RoundHarness:
         to_silo: Tamper | None = None,
         to_server: Tamper | None = None,
         abandons: tuple[messages.Abandon, ...] = (),
+        noise: Noising | None = None,
     ) -> None:
         self.outcome = Outcome()
+        self._noise = noise
         self.federation = federation
         self.stores: dict[int, MemoryStore] = {}
         self.silos: dict[int, SiloRound] = {}
@@ -359,7 +362,7 @@ class RoundHarness:
                 case SendTo():
                     self._post(effect.seat, effect.message)
                 case ReleaseWanted():
-                    self._carry_out(self.server.open())
+                    self._carry_out(self.server.open(noise=self._noise))
                 case Finished():
                     self.outcome.aggregate = effect.aggregate
                 case Aborted():

@@ -193,6 +193,43 @@ def sum_and_unmask(
     return _opened(canonical.merkle_root_of_hashes(leaves), spec, decoded)
 
 
+class Unkept:
+    """A store's vectors to read; what is written is forgotten."""
+
+    def __init__(self, inner: VectorStore) -> None:
+        self._inner = inner
+
+    def write(self, name: str, chunk: int, data: bytes) -> None:
+        """Keep nothing."""
+
+    def read(self, name: str, chunk: int) -> bytes:
+        """Give back that chunk."""
+        return self._inner.read(name, chunk)
+
+    def chunks(self, name: str) -> int:
+        """How many chunks there are."""
+        return self._inner.chunks(name)
+
+    def discard(self, name: str) -> None:
+        """Forget nothing of the inner store's."""
+
+
+def put_sum(
+    values: Mapping[str, IntVector], *, spec: VectorSpec, store: VectorStore, name: str
+) -> OpenedSum:
+    """Pack and store a sum that the server has noised."""
+    store.discard(name)
+    leaves = []
+    for number, chunk in enumerate(spec.chunks):
+        segment = spec.segments[chunk.segment]
+        piece = values[segment.name][chunk.start : chunk.start + chunk.count]
+        data = pack(to_ring(piece, segment.ring_bits), segment.ring_bits)
+        store.write(name, number, data)
+        leaves.append(canonical.leaf_hash(number, data))
+    root = canonical.merkle_root_of_hashes(leaves)
+    return _opened(root, spec, [values[segment.name] for segment in spec.segments])
+
+
 def _opened(root: bytes, spec: VectorSpec, decoded: Sequence[IntVector]) -> OpenedSum:
     by_name = dict(zip(spec.names, decoded, strict=True))
     tags = by_name.pop(TAG_SEGMENT, np.empty(0, np.int64))

@@ -1,5 +1,6 @@
 """Privacy plans in runs: what each mode lets out, what it refuses, and that it still learns."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +26,14 @@ from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
 from fl.simulation import simulate
 from fl.state import decode_state, ranges_of
 from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy
+from secagg.errors import LocalProtocolError, ParameterError
 from secagg.ids import RunId
+from secagg.messages import SUM
+from secagg.parameters import SegmentKind, VectorSpec, bulk, meta
 from secagg.phases import Phase
-from secagg.testing import SeededRng, make_federation, make_parameters
+from secagg.ring import IntVector
+from secagg.testing import RoundHarness, SeededRng, make_federation, make_parameters
+from secagg.vectors import read_sum, root_of
 
 SILOS = 5
 RUN = RunId(b"r" * 16)
@@ -318,3 +324,78 @@ def test_there_is_no_plain_reference_under_a_plan() -> None:
     """Plain sums would be the un-noised ones."""
     with pytest.raises(PlanError):
         simulate(training(silo_plan()), least_squares_toy(1, silos=SILOS), secure=False)
+
+
+def central_plan(**changes: object) -> PrivacyPlan:
+    """A plan of mode central for one parameter."""
+    return silo_plan(mode=Mode.CENTRAL, n_c=0, h_dp=0, **changes)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_in_central_everybody_but_the_coordinator_gets_the_noised_sum(algorithm: str) -> None:
+    """Table 5.4: Result carries the noised vector, tags are off, and no silo sees the exact sum."""
+    pytest.importorskip("opacus")
+    plan = training(central_plan(z=0.5), algorithm=algorithm)
+    spec = vector_spec(plan, 1, 1)
+    assert [segment.kind for segment in spec.segments] == [SegmentKind.NOISED]
+    result = simulate(plan, least_squares_toy(1, silos=SILOS))
+    assert result.status is RunStatus.COMPLETED, result.reason
+
+
+def test_the_exact_sum_is_noised_before_it_is_stored_and_told_again_as_it_was() -> None:
+    """A second opening tells the first one's sum: another draw would be another release."""
+    federation = make_federation(3, seed=5)
+    segment = bulk("update", 4, value_bits=20, n_max=3, kind=SegmentKind.NOISED)
+    parameters = make_parameters(federation.roster, VectorSpec(segments=(segment,)))
+    draws: list[int] = []
+
+    def noise(sums: Mapping[str, IntVector]) -> dict[str, IntVector]:
+        draws.append(len(draws) + 1)
+        assert sums["update"].tolist() == [3, 6, 9, 12]
+        return {"update": sums["update"] + 1000 * draws[-1]}
+
+    harness = RoundHarness(
+        federation=federation,
+        parameters=parameters,
+        state=b"state",
+        train=lambda *_: {"update": np.array([1, 2, 3, 4])},
+        noise=noise,
+    )
+    outcome = harness.run()
+    assert outcome.aggregate is not None
+    noised = [1003, 1006, 1009, 1012]
+    assert outcome.aggregate.values["update"].tolist() == noised
+    assert not parameters.has_tags
+    assert {tuple(one.values["update"]) for one in outcome.silo_aggregates.values()} == {
+        tuple(noised)
+    }
+    wire = parameters.wire_spec
+    stored = read_sum(outcome.server_store, SUM, wire, root_of(outcome.server_store, SUM, wire))
+    assert stored.values["update"].tolist() == noised
+    assert draws == [1]
+
+
+def test_a_vector_is_noised_as_a_whole() -> None:
+    """An exact segment beside it would tell what the noise hides; so would a recomputation."""
+    federation = make_federation(5, seed=5)
+    segment = bulk("update", 4, value_bits=20, n_max=5, kind=SegmentKind.NOISED)
+    with pytest.raises(ParameterError, match="whole"):
+        make_parameters(
+            federation.roster, VectorSpec(segments=(segment, meta("count", 1, bound=9)))
+        )
+    with pytest.raises(ParameterError, match="recomputed"):
+        make_parameters(federation.roster, VectorSpec(segments=(segment,)), redundancy=1)
+
+
+def test_a_server_noises_what_is_to_be_noised_and_nothing_else() -> None:
+    """Opening such a sum without noise would tell the exact one."""
+    federation = make_federation(3, seed=5)
+    segment = bulk("update", 4, value_bits=20, n_max=3, kind=SegmentKind.NOISED)
+    harness = RoundHarness(
+        federation=federation,
+        parameters=make_parameters(federation.roster, VectorSpec(segments=(segment,))),
+        state=b"state",
+        train=lambda *_: {"update": np.array([1, 2, 3, 4])},
+    )
+    with pytest.raises(LocalProtocolError, match="noise"):
+        harness.run()
