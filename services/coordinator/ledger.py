@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dp.charges import Charge, Proof
+from dp.charges import Charge, ChargeState, Proof
 from dp.entries import Entry, Signature
 from dp.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dp.ledger import SignedHead, check_heads, find_equivocation
@@ -85,7 +85,6 @@ class RunLedger:
     _heads: dict[int, SignedHead] = field(default_factory=dict)
     _signatures: dict[str, dict[int, Signature]] = field(default_factory=dict)
     _refusals: dict[int, tuple[str, str]] = field(default_factory=dict)
-    _charges: dict[tuple[int, int], tuple[Charge, RoundParameters]] = field(default_factory=dict)
     _lost_lines: set[int] = field(default_factory=set)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -129,10 +128,9 @@ class RunLedger:
         book = await asyncio.to_thread(self._begin)
         number, attempt = parameters.round, parameters.attempt
         try:
-            charge = await asyncio.to_thread(book.charge, number, attempt, time_utc=self._stamp())
+            await asyncio.to_thread(book.charge, number, attempt, time_utc=self._stamp())
         except BudgetExceededError as error:
             raise BudgetSpentError(f"the run's own budget: {error}") from error
-        self._charges[number, attempt] = (charge, parameters)
         self.log.info("charged", round=number, attempt=attempt, spent=book.spent)
         for seat in seats:
             self._notify(seat, (number, attempt))
@@ -147,7 +145,11 @@ class RunLedger:
         """
         book = await asyncio.to_thread(self._begin)
         where = (parameters.round, parameters.attempt)
-        charge, _ = self._charges[where]
+        charge = book.charge_of(*where)
+        if charge is None:
+            raise LedgerUnsignedError(f"round {where[0]}, attempt {where[1]} was never charged")
+        if charge.state is ChargeState.SETTLED:
+            return  # before a restart; the sum was told then, or is told now for the first time
         least = parameters.threshold(len(survivors))
         draft = await asyncio.to_thread(
             book.draft_release,
