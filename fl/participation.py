@@ -7,7 +7,7 @@ round to round: two sums over sets that differ by one silo differ by that silo (
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from fl import fields
@@ -94,14 +94,16 @@ def cohort_of(
     *,
     seed: int,
     number: int,
+    least: int = 1,
 ) -> tuple[int, ...]:
-    """Return the round's cohort, sorted.
+    """Return the round's cohort, sorted; of a built-in sampler's at least `least`.
 
     Raises:
         PlanError: a plugin chose a silo that is not available.
     """
     seats = tuple(sorted(available))
-    chosen = sampler_of(plan).choose(seats, tuple(sorted(enrolled)), seed, number)
+    bounded = replace(plan, minimum=max(plan.minimum, least))
+    chosen = sampler_of(bounded).choose(seats, tuple(sorted(enrolled)), seed, number)
     if not set(chosen) <= set(seats):
         raise PlanError(f"sampler {plan.sampler!r} chose silos that are not available")
     return tuple(sorted(set(chosen)))

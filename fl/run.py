@@ -281,12 +281,15 @@ class TrainingRun:
             coefficients=COMMON_COEFFICIENTS,
         )
 
-    def cohort(self, available: tuple[int, ...], number: int | None = None) -> tuple[int, ...]:
+    def cohort(
+        self, available: tuple[int, ...], number: int | None = None, *, least: int = 1
+    ) -> tuple[int, ...]:
         """Return whom a round invites, by the plan's sampler; a refresh invites all.
 
         Args:
             available: seats of the run that can be invited now.
             number: of the round; the current one by default, or one that `preview` gave.
+            least: the smallest cohort that the protocol's floor allows; a sample is never smaller.
         """
         number = self._number if number is None else number
         is_refresh = self._refreshing and number == self._number
@@ -298,6 +301,7 @@ class TrainingRun:
             tuple(self._names),
             seed=self.plan.seed,
             number=number,
+            least=least,
         )
 
     def admit(self, seat: int, name: str) -> None:

@@ -5,7 +5,7 @@ the reference: the same training and the same server step on sums of plain float
 quantizer or masks, and for any number of silos.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -42,7 +42,7 @@ from secagg.messages import (
     Result,
     attachments,
 )
-from secagg.parameters import RoundParameters
+from secagg.parameters import RoundParameters, threshold
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.recall import RecalledRound
@@ -206,7 +206,7 @@ class _PlainRounds:
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         contributions: dict[int, Decoded] = {}
         self.errors = {}
-        for seat in self._run.cohort(tuple(self._participants)):
+        for seat in _cohort(self._run, self._participants):
             if gone.get(seat) in _BEFORE_UPLOAD:
                 continue
             try:
@@ -277,7 +277,7 @@ class _SecureRounds:
             train=self._train,
             drop=gone,
             plan=self._document,
-            cohort=self._run.cohort(tuple(self._participants)),
+            cohort=_cohort(self._run, self._participants),
             histories=self._histories,
             required_states={seat: required for seat, required in known.items() if required},
             seed=self._seed,
@@ -358,6 +358,13 @@ class _SecureRounds:
             history=self._histories[seat],
             store=harness.outcome.server_store,
         )
+
+
+def _cohort(run: TrainingRun, seats: Collection[int]) -> tuple[int, ...]:
+    """Return whom a round invites: no fewer than the default policies' floor, in plain runs too."""
+    colluding = (len(seats) - 1) // 3
+    meets = (n for n in range(1, len(seats)) if n >= max(threshold(n, colluding), colluding + 2))
+    return run.cohort(tuple(seats), least=next(meets, len(seats)))
 
 
 def _reason(reason: str, errors: Mapping[int, Exception]) -> str:

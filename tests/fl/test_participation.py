@@ -7,7 +7,10 @@ import pytest
 
 from fl.errors import PlanError
 from fl.participation import ParticipationPlan, cohort_of
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.plugins import Group, register
+from fl.simulation import simulate
+from fl.testing import least_squares_toy
 
 SEATS = tuple(range(1, 13))
 
@@ -49,6 +52,24 @@ def test_the_minimum_fills_up_small_samples() -> None:
     plan = ParticipationPlan(sampler="uniform", fraction=0.01, minimum=5)
     assert [len(cohort) for cohort in cohorts(plan, 3)] == [5, 5, 5]
     assert plan.size(3) == 3
+
+
+def test_a_sample_is_never_below_the_protocol_s_floor() -> None:
+    """A tenth of twelve would be two; with three that may collude, five are the fewest."""
+    plan = ParticipationPlan(sampler="uniform", fraction=0.1)
+    assert [len(cohort) for cohort in cohorts(plan, 3, least=5)] == [5, 5, 5]
+    tasks = least_squares_toy(1, silos=10)
+    run = TrainingPlan(
+        task=TaskPlan(name="fl.testing:toy_task"),
+        local=LocalPlan(local_steps=1, learning_rate=0.1),
+        rounds=2,
+        max_silos=10,
+        participation=plan,
+    )
+    secure, plain = (simulate(run, tasks, secure=secure) for secure in (True, False))
+    assert [len(report.survivors) for report in secure.reports] == [5, 5]
+    for one, two in zip(secure.reports, plain.reports, strict=True):
+        assert one.survivors == two.survivors
 
 
 @pytest.mark.parametrize(("fraction", "groups"), [(0.5, 2), (0.25, 4), (0.3, 3)])
