@@ -1,13 +1,23 @@
 """The silos' calls: identity and position are checked, then the hub or the open attempt answers."""
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 
 from secagg.ids import SiloId
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
-from services.errors import NotAllowedError, NotFoundError, NotNowError, VersionError
+from services.coordinator.rosters import Rosters
+from services.enrollment.renewal import renewed_certificate
+from services.errors import (
+    InvalidRequestError,
+    NotAllowedError,
+    NotFoundError,
+    NotNowError,
+    VersionError,
+)
 from services.ledger.messages import LedgerAnswer, is_ledger
 from services.observe.logs import Logger
 from services.security.identity import Peer, Role
@@ -28,14 +38,16 @@ class Aggregation:
 
     Attributes:
         incarnation: 16 random bytes of this process.
-        signed_roster: the roster in force with its signatures, for silos that have an older one.
+        rosters: the one in force, and those that lead to it.
+        issued: folder of certificates that the authority has renewed, for silos to fetch.
     """
 
     hub: Hub
     desk: RunDesk
     incarnation: bytes
     software: str
-    signed_roster: Callable[[], bytes]
+    rosters: Rosters
+    issued: Path
     log: Logger
 
     async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
@@ -66,7 +78,7 @@ class Aggregation:
             roster_version=roster.version,
             roster_digest=roster.digest(),
             incarnation=self.incarnation,
-            signed_roster=self.signed_roster() if hello.roster_version < roster.version else b"",
+            signed_roster=self.rosters.after(hello.roster_version),
         )
 
     async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
@@ -81,9 +93,27 @@ class Aggregation:
         sequence, envelope = found
         return NextReply(sequence=sequence, incarnation=self.incarnation, envelope=envelope)
 
+    def fence(self, peer: Peer, incarnation: bytes, /) -> None:
+        """Refuse what comes from a process that was replaced (bug case DRP-08)."""
+        if peer.role is not Role.SILO:
+            return
+        if len(incarnation) != 16:
+            raise InvalidRequestError(
+                f"expected an incarnation of 16 bytes, got {len(incarnation)}"
+            )
+        self.hub.presence.touch(SiloId(peer.name), incarnation)
+
+    async def renew(self, peer: Peer, not_after: datetime, /) -> bytes:
+        """Hand out the silo's renewed certificate, if the authority has issued one."""
+        seat = self.hub.roster.seat(_seat(peer))
+        found = await asyncio.to_thread(
+            renewed_certificate, self.issued, peer.name, seat.certificate_key, not_after
+        )
+        self.log.info("renewal", silo=peer.name, found=bool(found))
+        return found
+
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
         """Give a protocol message to the attempt that it belongs to."""
-        self.hub.presence.touch(SiloId(peer.name))
         if is_ledger(call.message):
             self.desk.ledger_answer(_seat(peer), LedgerAnswer.decode(call.message))
             return
@@ -97,12 +127,10 @@ class Aggregation:
         """Store a piece of a silo's masked vector, or of an operator's initial model."""
         if peer.role is Role.OPERATOR:
             return await self.desk.put_initial(chunk)
-        self.hub.presence.touch(SiloId(peer.name))
         return await self._attempt(chunk.vector, peer).put_chunk(_seat(peer), chunk)
 
     async def get_chunk(self, peer: Peer, vector: VectorId, index: int, /) -> Chunk:
         """Read a piece of a state or sum; round 0 stands for a run's newest state."""
-        self.hub.presence.touch(SiloId(peer.name))
         if vector.round == 0:
             return await self.desk.newest_state(vector, index)
         attempt = self.desk.find_attempt(vector.run, vector.round, vector.attempt)

@@ -287,7 +287,8 @@ class RunDesk:
         )
 
     def _restore(self, record: RunRecord, snapshot: bytes) -> TrainingRun:
-        names = {seat: self.hub.roster.seat(seat).silo.name for seat in record.cohort}
+        listed = self.hub.roster.seats
+        names = {one.index: one.silo.name for one in listed if one.index in record.cohort}
         return TrainingRun.restore(snapshot, names)
 
     def _state_of(self, run: RunId) -> bytes:

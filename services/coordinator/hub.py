@@ -41,11 +41,26 @@ class Hub:
         """The seats whose silo is connected now, by index."""
         alive = self.presence.connected()
         return tuple(seat for seat in self.roster.seats if seat.silo in alive)
+    _former: dict[int, Seat] = field(default_factory=dict)
+
+    def adopt(self, roster: Roster) -> None:
+        """Let a newer roster count from now on: open polls end, and every silo says Hello again."""
+        self._former |= {seat.index: seat for seat in self.roster.seats}
+        self.roster = roster
+        self.presence.greet_again()
+        for mailbox in self._mailboxes.values():
+            mailbox.interrupt()
+
+    def name(self, seat: int) -> str:
+        """The name of the silo on a seat, also where it has been revoked."""
+        known = self._former | {one.index: one for one in self.roster.seats}
+        return known[seat].silo.name if seat in known else f"seat {seat}"
 
     def silent(self, seats: tuple[int, ...]) -> frozenset[int]:
-        """Those of the seats whose silo has not called for too long."""
+        """Those of the seats whose silo has not called for too long, or has been revoked."""
+        silos = {seat.index: seat.silo for seat in self.roster.seats}
         return frozenset(
-            seat for seat in seats if self.presence.is_silent(self.roster.seat(seat).silo)
+            seat for seat in seats if seat not in silos or self.presence.is_silent(silos[seat])
         )
 
     def is_connected(self, silo: SiloId) -> bool:

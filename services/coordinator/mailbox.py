@@ -20,6 +20,7 @@ class Mailbox:
     _last: int = 0
     _envelopes: dict[int, Envelope] = field(default_factory=dict)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _interrupts: int = 0
 
     def post(self, envelope: Envelope) -> int:
         """Append an envelope and wake whoever waits; returns its number."""
@@ -36,12 +37,25 @@ class Mailbox:
         """Whether an envelope of this kind has not been handled yet."""
         return any(is_meant(envelope) for envelope in self._envelopes.values())
 
+    @property
+    def depth(self) -> int:
+        """How many envelopes wait to be handled."""
+        return len(self._envelopes)
+
+    def interrupt(self) -> None:
+        """End the waits that are open now."""
+        self._interrupts += 1
+        self._arrived.set()
+
     async def wait_after(self, sequence: int, wait_s: float) -> tuple[int, Envelope] | None:
         """The first envelope after `sequence`; waits for one at most `wait_s` (≤ 30) seconds."""
         self._envelopes = {n: e for n, e in self._envelopes.items() if n > sequence}
+        interrupts = self._interrupts
         try:
             async with asyncio.timeout(min(max(wait_s, 0.0), WAIT_S)):
                 while (first := min(self._envelopes, default=None)) is None:
+                    if self._interrupts != interrupts:
+                        return None
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:

@@ -23,6 +23,7 @@ class _Session:
     last_call: float
     polls: int = 0
     is_cut: bool = False  # its open poll was cancelled by the other end, and nothing came since
+    must_greet: bool = False  # what it knows of us has changed
 
 
 @dataclass(slots=True)
@@ -69,21 +70,36 @@ class Presence:
 
         Raises:
             NotAllowedError: a later process has taken over.
-            NotNowError: no Hello came first (the coordinator may have restarted).
+            NotNowError: no Hello came first (the coordinator may have restarted, or has a newer
+                roster).
         """
         self._refuse_fenced(silo, incarnation)
         session = self._sessions.get(silo)
-        if session is None or session.incarnation != incarnation:
+        if session is None or session.incarnation != incarnation or session.must_greet:
             raise NotNowError(
                 f"silo {silo} must say Hello before anything else", remote_code="HELLO_FIRST"
             )
         session.last_call = self.now()
-        session.is_cut = False
+        session.is_cut = session.must_greet = False
 
-    def touch(self, silo: SiloId) -> None:
-        """Note a call that names no incarnation: a long upload is not silence."""
-        if (session := self._sessions.get(silo)) is not None:
-            session.last_call = self.now()
+    def touch(self, silo: SiloId, incarnation: bytes) -> None:
+        """Note a call of a process that need not greet before it: a long upload is no silence.
+
+        Raises:
+            NotAllowedError: another process speaks for the silo.
+        """
+        self._refuse_fenced(silo, incarnation)
+        session = self._sessions.get(silo)
+        if session is None:
+            return  # this coordinator has just started; Hello comes soon
+        if session.incarnation != incarnation:
+            raise _fenced(silo)
+        session.last_call = self.now()
+
+    def greet_again(self) -> None:
+        """Ask every silo for another Hello before its next message."""
+        for session in self._sessions.values():
+            session.must_greet = True
 
     @contextmanager
     def polling(self, silo: SiloId) -> Iterator[None]:
@@ -131,7 +147,11 @@ class Presence:
 
     def _refuse_fenced(self, silo: SiloId, incarnation: bytes) -> None:
         if incarnation in self._fenced.get(silo, ()):
-            raise NotAllowedError(
-                f"silo {silo} was taken over by a later process; this one must stop",
-                remote_code="FENCED",
-            )
+            raise _fenced(silo)
+
+
+def _fenced(silo: SiloId) -> NotAllowedError:
+    return NotAllowedError(
+        f"silo {silo} was taken over by a later process; this one must stop",
+        remote_code="FENCED",
+    )

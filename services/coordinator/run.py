@@ -520,7 +520,7 @@ class RunDriver:
             self.hub.mailbox(seat).post(closed)
 
     def _names(self, seats: tuple[int, ...]) -> str:
-        return ", ".join(self.hub.roster.seat(seat).silo.name for seat in seats)
+        return ", ".join(map(self.hub.name, seats))
 
     def _folder(self, number: int, attempt: int) -> Path:
         return self.directory / ATTEMPTS / f"{number}-{attempt}"

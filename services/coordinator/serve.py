@@ -17,8 +17,7 @@ from services.config import CoordinatorConfig
 from services.coordinator.aggregation import Aggregation
 from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
-from services.enrollment.roster_file import TRUST, load_roster, load_signed, load_trust
-from services.errors import CredentialError
+from services.coordinator.rosters import Rosters
 from services.observe.logs import Logger, get_logger, where
 from services.release import software_version
 from services.security.credentials import (
@@ -56,12 +55,8 @@ async def serve(config: CoordinatorConfig) -> None:
     if days_left < WARN_DAYS:
         log.warning("certificate-ends", days_left=days_left)
     identity = load_identity(config.directory)
-    roster = load_roster(config.roster_file, load_trust(config.directory / TRUST))
-    if roster.coordinator_key != identity.public:
-        raise CredentialError(
-            f"{config.roster_file} names another coordinator key than {config.directory} holds",
-            hint="install the bundle that was issued for this folder's request",
-        )
+    rosters = Rosters.load(config.roster_file, config.directory, identity.public)
+    roster = rosters.in_force.roster
     store = CoordinatorStore(config.storage, url=config.database, holder=_own_name())
     try:
         if not await _is_ours(store, stop, log):
@@ -75,7 +70,8 @@ async def serve(config: CoordinatorConfig) -> None:
             desk=desk,
             incarnation=SystemRng().bytes(16),
             software=software_version(),
-            signed_roster=lambda: load_signed(config.roster_file).encode(),
+            rosters=rosters,
+            issued=config.directory / "issued",
             log=log,
         )
 
@@ -97,7 +93,9 @@ async def serve(config: CoordinatorConfig) -> None:
         await server.start()
         log.info("listening", address=address, seats=len(roster.seats), roster=roster.version)
         await desk.resume()
-        ends = [asyncio.create_task(work) for work in (stop.wait(), desk.broken(), _renew(store))]
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, rosters.look_now)
+        work = (stop.wait(), desk.broken(), _renew(store), rosters.watch(hub, log))
+        ends = [asyncio.create_task(one) for one in work]
         done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         for other in others:

@@ -1,13 +1,14 @@
 """Who a caller is: the certificate says the name, the roster says whether it still counts.
 
 A certificate names its holder in one URI, secagg://<role>/<name>. The roster lists the hash of that
-certificate's public key. Both are checked on every call, because a connection that was opened
-before a certificate was withdrawn stays open.
+certificate's public key. Both are checked on every call, with the certificate's end, because a
+connection that was opened before a certificate was withdrawn or ended stays open.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Self
@@ -47,11 +48,13 @@ class CertificateIdentity:
 
     Attributes:
         certificate_key: SHA-256 of the public key's SubjectPublicKeyInfo, 32 bytes.
+        not_after: when the certificate ends.
     """
 
     name: str
     role: Role
     certificate_key: bytes
+    not_after: datetime
 
     @property
     def uri(self) -> str:
@@ -74,6 +77,7 @@ class CertificateIdentity:
                 name=SiloId(name).name,
                 role=Role(role),
                 certificate_key=certificate_key(certificate.public_key()),
+                not_after=certificate.not_valid_after_utc,
             )
         except (ValueError, ParameterError) as error:
             raise CredentialError(
@@ -108,17 +112,18 @@ def subject_names(certificate: x509.Certificate) -> tuple[tuple[str, ...], tuple
     return hosts, tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
-def identify(auth_context: Mapping[str, Iterable[bytes]], roster: Roster) -> Peer:
+def identify(auth_context: Mapping[str, Iterable[bytes]], roster: Roster, now: datetime) -> Peer:
     """Say who is calling.
 
     Args:
         auth_context: what gRPC knows of the connection, from `context.auth_context()`; gRPC has
             checked the certificate's chain, dates and possession of its key.
         roster: the roster in force.
+        now: this machine's time.
 
     Raises:
-        UnauthenticatedError: no certificate, one without a name, or one that the roster does not
-            list under that name and role.
+        UnauthenticatedError: no certificate, one without a name, one that has ended since the
+            connection was opened, or one that the roster does not list under that name and role.
     """
     pems = tuple(auth_context.get("x509_pem_cert", ()))
     if len(pems) != 1:
@@ -130,6 +135,12 @@ def identify(auth_context: Mapping[str, Iterable[bytes]], roster: Roster) -> Pee
         identity = _read(pems[0])
     except CredentialError as error:
         raise UnauthenticatedError(str(error)) from error
+    if now > identity.not_after:
+        raise UnauthenticatedError(
+            f"the certificate of {identity.uri} ended on {identity.not_after:%Y-%m-%d %H:%M} UTC",
+            hint="install the renewed one",
+            remote_code="CERTIFICATE_ENDED",
+        )
     return _peer_of(identity, roster)
 
 

@@ -43,19 +43,16 @@ class Greeting:
         Raises:
             VersionError: the two cannot work together; names both versions.
             ConflictError: another process of this silo is connected and stays so.
-            CredentialError: the coordinator offers a roster that our roots did not sign.
+            CredentialError: the coordinator offers a roster that our roots did not sign, or that
+                does not continue the one we know.
         """
         answer = await self._answer(link)
-        if answer.protocol_version != PROTOCOL_VERSION:
-            raise VersionError(
-                f"this silo speaks {PROTOCOL_VERSION}, the coordinator {answer.protocol_version}; "
-                "both need the same version of the protocol"
-            )
-        if answer.signed_roster:
+        while answer.signed_roster:
             newer = accept_newer(self.roster, answer.signed_roster, self.trust)
             await asyncio.to_thread(save_signed, self.roster_file, newer)
             self.roster = newer.roster
             self.log.info("roster", version=self.roster.version)
+            answer = await self._answer(link)
         is_new = answer.incarnation != self.coordinator
         self.coordinator = answer.incarnation
         self.log.info("connected", software=answer.software_version, roster=self.roster.version)
@@ -81,9 +78,18 @@ class Greeting:
         give_up = monotonic() + PATIENCE_S
         while True:
             try:
-                return await link.hello(self._hello())
+                return _checked(await link.hello(self._hello()))
             except ConflictError as error:
                 if monotonic() > give_up:
                     raise
                 self.log.warning("waiting", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
+
+
+def _checked(answer: Hello) -> Hello:
+    if answer.protocol_version != PROTOCOL_VERSION:
+        raise VersionError(
+            f"this silo speaks {PROTOCOL_VERSION}, the coordinator {answer.protocol_version}; "
+            "both need the same version of the protocol"
+        )
+    return answer

@@ -14,21 +14,16 @@ from services.errors import CredentialError
 from services.files import make_private_dir
 from services.ledger.parties import Party
 from services.observe.logs import get_logger
-from services.security.credentials import (
-    WARN_DAYS,
-    load_credentials,
-    load_identity,
-    open_channel,
-)
+from services.security.credentials import load_credentials, load_identity
 from services.security.identity import Role
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
 from services.silo.ledger import LEDGERS, SiloLedgers
+from services.silo.line import Line
 from services.silo.link import Link
 from services.silo.node import SiloNode
 from services.storage.silo import SiloStore
 from services.wire.calls import RunState
-from services.wire.clients import AggregationClient
 
 # How long in a row the coordinator may be out of reach before this process ends with an error.
 GIVE_UP_S = 3600.0
@@ -45,9 +40,6 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
     """
     log = get_logger("silo")
     credentials = load_credentials(config.directory, role=Role.SILO, now=utc_now())
-    days_left = credentials.days_left(utc_now())
-    if days_left < WARN_DAYS:
-        log.warning("certificate-ends", days_left=days_left)
     identity, trust = load_identity(config.directory), load_trust(config.directory / TRUST)
     roster = load_roster(config.directory / ROSTER, trust)
     name = credentials.identity.name
@@ -61,12 +53,19 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
         raise CredentialError(f"the roster names another identity key for silo {name}")
     log = log.bind(silo=name)
     store = SiloStore(config.storage)
-    channel = open_channel(config.coordinator, credentials, proxy=config.proxy)
+    rng = SystemRng()
+    line = Line(
+        target=config.coordinator,
+        credentials=credentials,
+        proxy=config.proxy,
+        incarnation=rng.bytes(16),
+        log=log,
+    )
+    renewing = asyncio.create_task(line.keep_renewed())
     try:
-        rng = SystemRng()
         records = [JournalRecord.decode(line) for line in store.journal()]
         greeting = Greeting(
-            incarnation=rng.bytes(16),
+            incarnation=line.incarnation,
             software=software,
             roster=roster,
             trust=trust,
@@ -96,14 +95,7 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
                 ledgers=ledgers,
                 rng=rng,
             ),
-            link=Link(
-                client=AggregationClient(channel, target=config.coordinator),
-                target=config.coordinator,
-                credentials=credentials,
-                rng=rng,
-                log=log,
-                give_up_s=GIVE_UP_S,
-            ),
+            link=Link(line=line, rng=rng, log=log, give_up_s=GIVE_UP_S),
             directory=make_private_dir(config.storage / "attempts"),
             rng=rng,
             log=log,
@@ -111,7 +103,8 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
         )
         return await node.run(_stop_signal())
     finally:
-        await channel.close()
+        renewing.cancel()
+        await line.close()
         store.close()
 
 

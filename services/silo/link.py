@@ -22,8 +22,8 @@ from services.errors import (
     UnreachableError,
 )
 from services.observe.logs import Logger
-from services.security.credentials import Credentials
 from services.security.probe import probe
+from services.silo.line import Line
 from services.wire.calls import (
     CHUNK_BYTES,
     Chunk,
@@ -50,12 +50,16 @@ class Link:
         give_up_s: how long in a row the coordinator may be out of reach before the process ends.
     """
 
-    client: AggregationClient
-    target: str
-    credentials: Credentials
+    line: Line
     rng: Rng
     log: Logger
     give_up_s: float
+
+    @property
+    def client(self) -> AggregationClient:
+        """Calls once, over the channel with the newest certificate."""
+        self.line.refresh()
+        return self.line.client
 
     async def hello(self, hello: Hello) -> Hello:
         """Say who we are and which versions we know."""
@@ -75,7 +79,7 @@ class Link:
         while index < count:
             data = await asyncio.to_thread(read, index)
             chunk = Chunk(vector=vector, index=index, count=count, data=data)
-            following = await self._persist("PutChunk", _bind(self.client.put_chunk, chunk))
+            following = await self._persist("PutChunk", _bind(self._put_chunk, chunk))
             if following == index:
                 raise InvalidRequestError(
                     f"the coordinator did not take chunk {index} of {count} of {vector}"
@@ -108,6 +112,9 @@ class Link:
         rest = [await self.get_chunk(vector, index) for index in range(1, first.count)]
         return b"".join(piece.data for piece in (first, *rest))
 
+    async def _put_chunk(self, chunk: Chunk) -> int:
+        return await self.client.put_chunk(chunk)
+
     async def get_chunk(self, vector: VectorId, index: int) -> Chunk:
         """Get one piece."""
         return await self._persist("GetChunk", lambda: self.client.get_chunk(vector, index))
@@ -128,7 +135,7 @@ class Link:
                 await self._explain(error)
                 if monotonic() - since > self.give_up_s:
                     raise UnreachableError(
-                        f"{self.target} was out of reach for {self.give_up_s:g} s: {error}"
+                        f"{self.line.target} was out of reach for {self.give_up_s:g} s: {error}"
                     ) from error
                 pause = bound * (0.5 + self._draw() / 2)
                 self.log.warning("retry", call=name, pause_s=round(pause, 2), reason=str(error))
@@ -141,7 +148,8 @@ class Link:
         A coordinator that goes down resets a handshake, too: that is no reason to end.
         """
         try:
-            await asyncio.to_thread(probe, self.target, self.credentials, now=utc_now())
+            line = self.line
+            await asyncio.to_thread(probe, line.target, line.credentials, now=utc_now())
         except UnreachableError as reason:
             self.log.debug("unreachable", reason=str(reason), status=str(error))
         except TlsError as reason:

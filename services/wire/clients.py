@@ -3,6 +3,7 @@
 No retries here: every call is idempotent, and whoever calls knows how long it is worth trying.
 """
 
+from datetime import datetime
 from typing import Final
 
 import grpc.aio
@@ -39,12 +40,14 @@ class AggregationClient:
 
     Args:
         target: the coordinator's address, for messages.
+        incarnation: 16 random bytes of this silo's process; an operator has none.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, target: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, target: str, incarnation: bytes = b"") -> None:
         """Use an open channel; the caller closes it."""
         self._stub = agg_grpc.AggregationServiceStub(channel)
         self._target = target
+        self._incarnation = incarnation
 
     async def hello(self, hello: Hello) -> Hello:
         """Introduce this process."""
@@ -63,21 +66,33 @@ class AggregationClient:
     async def submit(self, call: SubmitCall) -> None:
         """Deliver a protocol message."""
         with remote_errors(self._target):
-            await self._stub.Submit(convert.submit_to_wire(call), timeout=_CALL_S)
+            request = convert.submit_to_wire(call, self._incarnation)
+            await self._stub.Submit(request, timeout=_CALL_S)
 
     async def put_chunk(self, chunk: Chunk) -> int:
         """Store a chunk; return the first index that is still missing."""
-        request = agg.PutChunkRequest(chunk=convert.chunk_to_wire(chunk))
+        request = agg.PutChunkRequest(
+            chunk=convert.chunk_to_wire(chunk), incarnation=self._incarnation
+        )
         with remote_errors(self._target):
             answer = await self._stub.PutChunk(request, timeout=_CALL_S)
         return answer.next_missing
 
     async def get_chunk(self, vector: VectorId, index: int) -> Chunk:
         """Read a chunk."""
-        request = agg.GetChunkRequest(vector=convert.vector_to_wire(vector), index=index)
+        request = agg.GetChunkRequest(
+            vector=convert.vector_to_wire(vector), index=index, incarnation=self._incarnation
+        )
         with remote_errors(self._target):
             answer = await self._stub.GetChunk(request, timeout=_CALL_S)
         return convert.chunk_from_wire(answer.chunk)
+
+    async def renew(self, not_after: datetime) -> bytes:
+        """Ask for a certificate that ends later; PEM, empty if there is none."""
+        request = agg.RenewRequest(not_after_unix_s=convert.time_to_wire(not_after))
+        with remote_errors(self._target):
+            answer = await self._stub.Renew(request, timeout=_CALL_S)
+        return answer.certificate
 
 
 class RunClient:

@@ -8,6 +8,7 @@ TooLargeError and keep no reference to the message.
 import hashlib
 import hmac
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from secagg.errors import ParameterError
@@ -278,10 +279,14 @@ def _envelope_from_wire(message: agg.Envelope) -> Envelope:
             raise InvalidRequestError("expected an envelope of a known kind, got another")
 
 
-def submit_to_wire(call: SubmitCall) -> agg.SubmitRequest:
-    """Write a delivery."""
+def submit_to_wire(call: SubmitCall, incarnation: bytes) -> agg.SubmitRequest:
+    """Write a delivery by a process."""
     return agg.SubmitRequest(
-        run_id=call.run.value, round=call.round, attempt=call.attempt, message=call.message
+        run_id=call.run.value,
+        round=call.round,
+        attempt=call.attempt,
+        message=call.message,
+        incarnation=incarnation,
     )
 
 
@@ -293,6 +298,19 @@ def submit_from_wire(message: agg.SubmitRequest) -> SubmitCall:
         attempt=message.attempt,
         message=message.message,
     )
+
+
+def time_to_wire(moment: datetime) -> int:
+    """Write a moment in whole seconds."""
+    return int(moment.timestamp())
+
+
+def time_from_wire(seconds: int) -> datetime:
+    """Read a moment."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise InvalidRequestError(f"expected seconds since 1970, got {seconds}") from error
 
 
 def start_to_wire(call: StartCall) -> run_service_pb2.StartRunRequest:

@@ -4,14 +4,17 @@ There are no decisions here. Each call is authenticated against the roster in fo
 handed to the handler, and its answer encoded; whatever goes wrong ends in one status.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
 import grpc.aio
 
 from secagg.ids import RunId
 from secagg.roster import Roster
-from services.errors import InvalidRequestError
+from services.clock import utc_now
+from services.errors import InvalidRequestError, UnavailableError
 from services.security.identity import Peer, Role, identify, require_role
 from services.wire import convert
 from services.wire.calls import (
@@ -27,7 +30,7 @@ from services.wire.calls import (
     VectorId,
     WatchReply,
 )
-from services.wire.status import abort
+from services.wire.status import OK, abort
 from services.wire.v1 import aggregation_service_pb2 as agg
 from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
 from services.wire.v1 import run_service_pb2 as runs
@@ -38,9 +41,13 @@ SERVICE_NAMES: Final = (
     runs.DESCRIPTOR.services_by_name["RunService"].full_name,
 )
 
+# A silo polls, calls and moves a chunk; more at once from one holder is a fault or an attack.
+CALLS_AT_ONCE: Final = 64
+
 Answer = TypeVar("Answer")
 Context = grpc.aio.ServicerContext
 Unexpected = Callable[[Exception, str], None]
+Answered = Callable[[str, str], None]
 
 
 class AggregationHandler(Protocol):
@@ -52,6 +59,14 @@ class AggregationHandler(Protocol):
 
     async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
         """Wait for the silo's next envelope."""
+        ...
+
+    def fence(self, peer: Peer, incarnation: bytes, /) -> None:
+        """Refuse a silo's process that was replaced; asked before the three calls below."""
+        ...
+
+    async def renew(self, peer: Peer, not_after: datetime, /) -> bytes:
+        """Give the silo's certificate that ends later than this; empty if there is none."""
         ...
 
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
@@ -104,6 +119,8 @@ def add_services(
     runs: RunHandler,
     roster: Callable[[], Roster],
     unexpected: Unexpected,
+    answered: Answered = lambda _call, _code: None,
+    now: Callable[[], datetime] = utc_now,
 ) -> None:
     """Serve both services.
 
@@ -113,18 +130,34 @@ def add_services(
         runs: answers operators.
         roster: gives the roster in force; asked at every call.
         unexpected: told of each error that is not the caller's fault, with the call's name.
+        answered: told of each answer: the call's name, and "OK" or the refusal's stable name.
+        now: the clock by which certificates end.
     """
-    gate = _Gate(roster=roster, unexpected=unexpected)
+    gate = _Gate(roster=roster, unexpected=unexpected, answered=answered, now=now)
     agg_grpc.add_AggregationServiceServicer_to_server(_Aggregation(aggregation, gate), server)
     runs_grpc.add_RunServiceServicer_to_server(_Runs(runs, gate), server)
 
 
 class _Gate:
-    """Authenticates a call, runs it, and turns errors into statuses."""
+    """Authenticates a call, runs it, and turns errors into statuses.
 
-    def __init__(self, *, roster: Callable[[], Roster], unexpected: Unexpected) -> None:
+    A connection outlives what its certificate is worth, so who calls is looked up at every call,
+    and once more before the answer if the roster has changed meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        roster: Callable[[], Roster],
+        unexpected: Unexpected,
+        answered: Answered,
+        now: Callable[[], datetime],
+    ) -> None:
         self._roster = roster
         self._unexpected = unexpected
+        self._answered = answered
+        self._now = now
+        self._open: Counter[str] = Counter()
 
     async def run(
         self,
@@ -134,13 +167,38 @@ class _Gate:
         *roles: Role,
     ) -> Answer:
         try:
-            peer = identify(context.auth_context(), self._roster())
+            roster = self._roster()
+            peer = identify(context.auth_context(), roster, self._now())
             require_role(peer, *roles)
-            return await action(peer)
+            answer = await self._limited(peer, action)
+            if self._roster() is not roster:
+                identify(context.auth_context(), self._roster(), self._now())
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: whatever happened becomes a status
-            await abort(context, error, lambda fault: self._unexpected(fault, call))
+            await abort(
+                context,
+                error,
+                lambda fault: self._unexpected(fault, call),
+                lambda code: self._answered(call, code),
+            )
+        self._answered(call, OK)
+        return answer
+
+    async def _limited(self, peer: Peer, action: Callable[[Peer], Awaitable[Answer]]) -> Answer:
+        """Run the call unless its holder has too many open."""
+        if self._open[peer.name] >= CALLS_AT_ONCE:
+            raise UnavailableError(
+                f"{peer.name} has {CALLS_AT_ONCE} calls open; wait for their answers",
+                remote_code="BUSY",
+            )
+        self._open[peer.name] += 1
+        try:
+            return await action(peer)
+        finally:
+            self._open[peer.name] -= 1
+            if not self._open[peer.name]:
+                del self._open[peer.name]
 
 
 class _Aggregation(agg_grpc.AggregationServiceServicer):
@@ -176,6 +234,7 @@ class _Aggregation(agg_grpc.AggregationServiceServicer):
         context: Context[agg.SubmitRequest, agg.SubmitResponse],
     ) -> agg.SubmitResponse:
         async def act(peer: Peer) -> agg.SubmitResponse:
+            self._handler.fence(peer, request.incarnation)
             await self._handler.submit(peer, convert.submit_from_wire(request))
             return agg.SubmitResponse()
 
@@ -187,6 +246,7 @@ class _Aggregation(agg_grpc.AggregationServiceServicer):
         context: Context[agg.PutChunkRequest, agg.PutChunkResponse],
     ) -> agg.PutChunkResponse:
         async def act(peer: Peer) -> agg.PutChunkResponse:
+            self._handler.fence(peer, request.incarnation)
             missing = await self._handler.put_chunk(peer, convert.chunk_from_wire(request.chunk))
             return agg.PutChunkResponse(next_missing=missing)
 
@@ -198,11 +258,23 @@ class _Aggregation(agg_grpc.AggregationServiceServicer):
         context: Context[agg.GetChunkRequest, agg.GetChunkResponse],
     ) -> agg.GetChunkResponse:
         async def act(peer: Peer) -> agg.GetChunkResponse:
+            self._handler.fence(peer, request.incarnation)
             vector = convert.vector_from_wire(request.vector)
             chunk = await self._handler.get_chunk(peer, vector, request.index)
             return agg.GetChunkResponse(chunk=convert.chunk_to_wire(chunk))
 
         return await self._gate.run(context, "GetChunk", act, Role.SILO)
+
+    async def Renew(  # noqa: N802 - named by the proto
+        self,
+        request: agg.RenewRequest,
+        context: Context[agg.RenewRequest, agg.RenewResponse],
+    ) -> agg.RenewResponse:
+        async def act(peer: Peer) -> agg.RenewResponse:
+            not_after = convert.time_from_wire(request.not_after_unix_s)
+            return agg.RenewResponse(certificate=await self._handler.renew(peer, not_after))
+
+        return await self._gate.run(context, "Renew", act, Role.SILO)
 
 
 class _Runs(runs_grpc.RunServiceServicer):

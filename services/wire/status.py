@@ -32,6 +32,7 @@ from services.errors import (
 )
 
 CODE_KEY: Final = "secagg-code"
+OK: Final = "OK"
 # Statuses travel in HTTP/2 headers, which peers limit to 8 KiB in all.
 _DETAILS_CHARS: Final = 2000
 
@@ -81,8 +82,12 @@ async def abort(
     context: grpc.aio.ServicerContext,  # type: ignore[type-arg] # any call's: only abort is used
     error: Exception,
     unexpected: Callable[[Exception], None],
+    answered: Callable[[str], None],
 ) -> NoReturn:
-    """End the call with the error's status; tell `unexpected` of what is not the caller's fault."""
+    """End the call with the error's status.
+
+    `unexpected` is told of what is not the caller's fault, `answered` of each stable name.
+    """
     status = status_of(error)
     if status is None or status[0] is grpc.StatusCode.INTERNAL:
         unexpected(error)
@@ -91,6 +96,7 @@ async def abort(
         InternalError.code,
         "the coordinator met a bug; its log says more",
     )
+    answered(name)
     await context.abort(code, message, ((CODE_KEY, name),))
 
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc.aio
@@ -61,13 +61,14 @@ from services.wire.calls import (
     WatchReply,
 )
 from services.wire.clients import AggregationClient, RunClient
-from services.wire.servicers import add_services
+from services.wire.servicers import CALLS_AT_ONCE, add_services
 from services.wire.v1 import aggregation_service_pb2 as agg
 from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
 from services.wire.v1 import vector_pb2
 
 NOW = utc_now()
 RUN = RunId(bytes(range(16)))
+INCARNATION = b"incarnation-of-1"
 VECTOR = VectorId(run=RUN, round=3, attempt=1, name="masked")
 HELLO = Hello(
     protocol_version=PROTOCOL_VERSION,
@@ -93,8 +94,10 @@ class Recorder:
     """Answers every call and remembers who made it; `error` is raised instead if set."""
 
     error: Exception | None = None
+    is_replaced: bool = False
     seen: list[tuple[str, Peer]] = field(default_factory=list)
     chunks: dict[int, bytes] = field(default_factory=dict)
+    one_waits: asyncio.Event = field(default_factory=asyncio.Event)
     all_wait: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -110,11 +113,21 @@ class Recorder:
     async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
         self._note("next", peer)
         if call.wait_s:
+            self.one_waits.set()
             if len(self.seen) == 60:
                 self.all_wait.set()
             await self.release.wait()
         envelope = ProtocolEnvelope(run=RUN, round=1, attempt=0, message=b"m")
         return NextReply(sequence=1, incarnation=bytes(16), envelope=envelope)
+
+    def fence(self, peer: Peer, incarnation: bytes, /) -> None:
+        assert incarnation == (INCARNATION if peer.role is Role.SILO else b"")
+        if self.is_replaced:
+            raise NotAllowedError("replaced", remote_code="FENCED")
+
+    async def renew(self, peer: Peer, not_after: datetime, /) -> bytes:
+        self._note("renew", peer)
+        return f"{peer.name} until {not_after:%Y-%m-%d}".encode()
 
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
         self._note("submit", peer)
@@ -166,7 +179,9 @@ class Coordinator:
     recorder: Recorder
     roster: Roster
     address: str = ""
+    now: datetime = NOW
     unexpected: list[tuple[Exception, str]] = field(default_factory=list)
+    answered: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -186,7 +201,7 @@ class Coordinator:
     @asynccontextmanager
     async def silo(self, name: str = "a") -> AsyncIterator[AggregationClient]:
         async with self.channel(name, Role.SILO) as channel:
-            yield AggregationClient(channel, target=self.address)
+            yield AggregationClient(channel, target=self.address, incarnation=INCARNATION)
 
     @asynccontextmanager
     async def operator(self) -> AsyncIterator[RunClient]:
@@ -221,6 +236,8 @@ def serve(
             runs=coordinator.recorder,
             roster=lambda: coordinator.roster,
             unexpected=lambda fault, call: coordinator.unexpected.append((fault, call)),
+            answered=lambda call, code: coordinator.answered.append((call, code)),
+            now=lambda: coordinator.now,
         )
         credentials = server_credentials(federation.folder(COORDINATOR))
         coordinator.address = bind(server, listen, credentials)
@@ -316,6 +333,100 @@ def test_the_roster_is_asked_at_every_call(federation: LocalFederation) -> None:
     assert len(serve(federation, session).recorder.seen) == 1
 
 
+def test_an_answer_is_kept_back_if_its_receiver_is_revoked_meanwhile(
+    federation: LocalFederation,
+) -> None:
+    """A long poll that began before the new roster brings nothing after it (bug case SEC-07)."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo("b") as silo:
+            call = NextCall(incarnation=bytes(16), after_sequence=0, wait_s=30)
+            poll = asyncio.create_task(silo.next(call))
+            await coordinator.recorder.one_waits.wait()
+            full = coordinator.roster
+            coordinator.roster = replace(full, seats=full.seats[:1])
+            coordinator.recorder.release.set()
+            with pytest.raises(UnauthenticatedError, match="lists no such silo"):
+                await poll
+
+    assert serve(federation, session).answered == [("Next", "NOT_IN_ROSTER")]
+
+
+def test_a_certificate_that_has_ended_is_refused_on_an_open_connection(
+    federation: LocalFederation,
+) -> None:
+    """TLS looks at dates in the handshake only (bug case TLS-03)."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo("b") as silo:
+            await silo.hello(HELLO)
+            coordinator.now = NOW + timedelta(days=366)
+            with pytest.raises(UnauthenticatedError, match=r"silo/b ended on .* UTC") as caught:
+                await silo.hello(HELLO)
+            assert caught.value.remote_code == "CERTIFICATE_ENDED"
+
+    assert len(serve(federation, session).recorder.seen) == 1
+
+
+def test_a_replaced_process_is_refused_before_its_message_is_read(
+    federation: LocalFederation,
+) -> None:
+    """Submit, PutChunk and GetChunk name the process (bug case DRP-08)."""
+
+    async def session(coordinator: Coordinator) -> None:
+        coordinator.recorder.is_replaced = True
+        async with coordinator.silo() as silo:
+            for call in (
+                silo.submit(SubmitCall(run=RUN, round=1, attempt=0, message=b"message")),
+                silo.put_chunk(Chunk(vector=VECTOR, index=0, count=1, data=b"x")),
+                silo.get_chunk(VECTOR, 0),
+            ):
+                with pytest.raises(NotAllowedError) as caught:
+                    await call
+                assert caught.value.remote_code == "FENCED"
+
+    served = serve(federation, session)
+    assert served.recorder.seen == []
+    assert served.answered == [(call, "FENCED") for call in ("Submit", "PutChunk", "GetChunk")]
+
+
+def test_a_holder_has_a_bounded_number_of_calls_open(federation: LocalFederation) -> None:
+    """One silo's flood is answered with BUSY, the others' calls go through (bug case NET-08)."""
+
+    async def session(coordinator: Coordinator) -> None:
+        call = NextCall(incarnation=bytes(16), after_sequence=0, wait_s=30)
+        async with coordinator.silo("a") as flood, coordinator.silo("b") as other:
+            polls = [asyncio.create_task(flood.next(call)) for _ in range(CALLS_AT_ONCE + 20)]
+            for _, first in zip(range(20), asyncio.as_completed(polls), strict=False):
+                with pytest.raises(UnavailableError, match="64 calls open") as caught:
+                    await first
+                assert caught.value.remote_code == "BUSY"
+            await other.hello(HELLO)
+            coordinator.recorder.release.set()
+            results = await asyncio.gather(*polls, return_exceptions=True)
+            assert sum(isinstance(one, NextReply) for one in results) == CALLS_AT_ONCE
+            await flood.hello(HELLO)
+
+    serve(federation, session)
+
+
+def test_a_renewed_certificate_is_asked_for_with_the_end_of_the_old_one(
+    federation: LocalFederation,
+) -> None:
+    """The caller is who its certificate says; a silo renews no other's."""
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.silo("b") as silo:
+            assert await silo.renew(datetime(2027, 1, 2, tzinfo=UTC)) == b"b until 2027-01-02"
+        async with coordinator.channel("a", Role.SILO) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="expected seconds since 1970"):
+                await agg_grpc.AggregationServiceStub(channel).Renew(
+                    agg.RenewRequest(not_after_unix_s=2**63)
+                )
+
+    serve(federation, session)
+
+
 def test_nobody_calls_without_a_certificate(federation: LocalFederation) -> None:
     """TLS itself refuses."""
 
@@ -356,7 +467,8 @@ def test_damaged_and_malformed_requests_do_not_reach_the_handler(
         return agg.PutChunkRequest(
             chunk=vector_pb2.Chunk(
                 vector=vector, index=index, count=count, digest=digest, data=data
-            )
+            ),
+            incarnation=INCARNATION,
         )
 
     async def session(coordinator: Coordinator) -> None:

@@ -195,7 +195,9 @@ nexts = st.builds(
 @given(submits, starts, nexts)
 def test_every_call_comes_back_equal(submit: SubmitCall, start: StartCall, call: NextCall) -> None:
     """The requests."""
-    assert convert.submit_from_wire(through_bytes(convert.submit_to_wire(submit))) == submit
+    sent = through_bytes(convert.submit_to_wire(submit, b"process"))
+    assert convert.submit_from_wire(sent) == submit
+    assert sent.incarnation == b"process"
     assert convert.start_from_wire(through_bytes(convert.start_to_wire(start))) == start
     assert convert.next_from_wire(through_bytes(convert.next_to_wire(call))) == call
 

@@ -99,3 +99,31 @@ def test_before_hello_nothing_is_answered(presence: Presence) -> None:
     with pytest.raises(NotNowError) as refusal:
         presence.check(SILO, FIRST)
     assert refusal.value.remote_code == "HELLO_FIRST"
+
+
+def test_what_a_replaced_process_uploads_is_refused(presence: Presence, clock: Clock) -> None:
+    """Not only its polls: an upload that was stalled, too; before any Hello nobody is replaced."""
+    presence.touch(SILO, FIRST)
+    presence.hello(SILO, FIRST)
+    clock.now += 8
+    presence.touch(SILO, FIRST)
+    clock.now += 8
+    assert not presence.is_silent(SILO), "a long upload is no silence"
+    with pytest.raises(NotAllowedError, match="taken over"):
+        presence.touch(SILO, SECOND)
+    clock.now += 10
+    presence.hello(SILO, SECOND)
+    with pytest.raises(NotAllowedError) as refusal:
+        presence.touch(SILO, FIRST)
+    assert refusal.value.remote_code == "FENCED"
+
+
+def test_after_a_new_roster_every_silo_greets_again(presence: Presence) -> None:
+    """Its next poll says so; an upload goes on."""
+    presence.hello(SILO, FIRST)
+    presence.greet_again()
+    with pytest.raises(NotNowError):
+        presence.check(SILO, FIRST)
+    presence.touch(SILO, FIRST)
+    assert not presence.hello(SILO, FIRST), "it is the same process"
+    presence.check(SILO, FIRST)

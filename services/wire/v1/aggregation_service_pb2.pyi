@@ -117,8 +117,9 @@ class HelloResponse(_message.Message):
     incarnation: _builtins.bytes
     """Drawn at random by the process at its start; exactly 16 bytes. Message sequences restart with it."""
     signed_roster: _builtins.bytes
-    """The roster in force as a signed document of at most 1 MiB, if it is newer than the silo's;
-    else empty. The silo trusts the signatures of its roots, not the coordinator.
+    """The version after the silo's as a signed document of at most 3 MiB, if the silo's is not the
+    one in force; else empty. The silo checks that it continues its own and is signed by its roots,
+    then says Hello again: so it takes every version, and no fork.
     """
     def __init__(
         self,
@@ -314,6 +315,7 @@ class SubmitRequest(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.bytes
     """The run; exactly 16 bytes."""
     round: _builtins.int
@@ -322,6 +324,8 @@ class SubmitRequest(_message.Message):
     """The attempt."""
     message: _builtins.bytes
     """The message in canonical bytes; from 1 byte to 3 MiB."""
+    incarnation: _builtins.bytes
+    """The sending process's incarnation; exactly 16 bytes. A process that was replaced is refused."""
     def __init__(
         self,
         *,
@@ -329,10 +333,11 @@ class SubmitRequest(_message.Message):
         round: _builtins.int = ...,
         attempt: _builtins.int = ...,
         message: _builtins.bytes = ...,
+        incarnation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "message", b"message", "round", b"round", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "incarnation", b"incarnation", "message", b"message", "round", b"round", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -362,6 +367,9 @@ class PutChunkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNK_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.bytes
+    """The sending process's incarnation, as in SubmitRequest; empty from an operator."""
     @_builtins.property
     def chunk(self) -> _vector_pb2.Chunk:
         """The chunk."""
@@ -370,10 +378,11 @@ class PutChunkRequest(_message.Message):
         self,
         *,
         chunk: _vector_pb2.Chunk | None = ...,
+        incarnation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -409,8 +418,11 @@ class GetChunkRequest(_message.Message):
 
     VECTOR_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Which piece, counted from 0."""
+    incarnation: _builtins.bytes
+    """The asking process's incarnation, as in SubmitRequest."""
     @_builtins.property
     def vector(self) -> _vector_pb2.VectorId:
         """Which vector."""
@@ -420,10 +432,11 @@ class GetChunkRequest(_message.Message):
         *,
         vector: _vector_pb2.VectorId | None = ...,
         index: _builtins.int = ...,
+        incarnation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "index", b"index", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -452,3 +465,49 @@ class GetChunkResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetChunkResponse: _TypeAlias = GetChunkResponse  # noqa: Y015
+
+@_typing.final
+class RenewRequest(_message.Message):
+    """Asks for a newer certificate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOT_AFTER_UNIX_S_FIELD_NUMBER: _builtins.int
+    not_after_unix_s: _builtins.int
+    """When the certificate in use ends; seconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        not_after_unix_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_after_unix_s", b"not_after_unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
+class RenewResponse(_message.Message):
+    """A certificate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """PEM, at most 64 KiB; empty if there is none that ends later. The silo checks that it is for
+    its own key and name and from its own authority.
+    """
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewResponse: _TypeAlias = RenewResponse  # noqa: Y015

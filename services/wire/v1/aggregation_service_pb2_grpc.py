@@ -62,6 +62,11 @@ class AggregationServiceStub:
                 request_serializer=secagg_dot_v1_dot_aggregation__service__pb2.GetChunkRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_aggregation__service__pb2.GetChunkResponse.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/secagg.v1.AggregationService/Renew',
+                request_serializer=secagg_dot_v1_dot_aggregation__service__pb2.RenewRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_aggregation__service__pb2.RenewResponse.FromString,
+                _registered_method=True)
 
 
 class AggregationServiceServicer:
@@ -109,6 +114,14 @@ class AggregationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """Asks for a certificate that ends later than the one in use, with the same key. The authority
+        issues it offline; the coordinator only hands it out. Callers: silos. No side effects.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -136,6 +149,11 @@ def add_AggregationServiceServicer_to_server(servicer, server):
                     servicer.GetChunk,
                     request_deserializer=secagg_dot_v1_dot_aggregation__service__pb2.GetChunkRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_aggregation__service__pb2.GetChunkResponse.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=secagg_dot_v1_dot_aggregation__service__pb2.RenewRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_aggregation__service__pb2.RenewResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -276,6 +294,33 @@ class AggregationService:
             '/secagg.v1.AggregationService/GetChunk',
             secagg_dot_v1_dot_aggregation__service__pb2.GetChunkRequest.SerializeToString,
             secagg_dot_v1_dot_aggregation__service__pb2.GetChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.AggregationService/Renew',
+            secagg_dot_v1_dot_aggregation__service__pb2.RenewRequest.SerializeToString,
+            secagg_dot_v1_dot_aggregation__service__pb2.RenewResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,10 @@ class AggregationServiceStub:
     """
     GetChunk: _grpc.UnaryUnaryMultiCallable[_aggregation_service_pb2.GetChunkRequest, _aggregation_service_pb2.GetChunkResponse]
     """Reads one chunk of a vector that the caller may see. Callers: silos. No side effects."""
+    Renew: _grpc.UnaryUnaryMultiCallable[_aggregation_service_pb2.RenewRequest, _aggregation_service_pb2.RenewResponse]
+    """Asks for a certificate that ends later than the one in use, with the same key. The authority
+    issues it offline; the coordinator only hands it out. Callers: silos. No side effects.
+    """
 
 @_typing.type_check_only
 class AggregationServiceAsyncStub(AggregationServiceStub):
@@ -81,6 +85,10 @@ class AggregationServiceAsyncStub(AggregationServiceStub):
     """
     GetChunk: _aio.UnaryUnaryMultiCallable[_aggregation_service_pb2.GetChunkRequest, _aggregation_service_pb2.GetChunkResponse]  # type: ignore[assignment]
     """Reads one chunk of a vector that the caller may see. Callers: silos. No side effects."""
+    Renew: _aio.UnaryUnaryMultiCallable[_aggregation_service_pb2.RenewRequest, _aggregation_service_pb2.RenewResponse]  # type: ignore[assignment]
+    """Asks for a certificate that ends later than the one in use, with the same key. The authority
+    issues it offline; the coordinator only hands it out. Callers: silos. No side effects.
+    """
 
 class AggregationServiceServicer(metaclass=_abc_1.ABCMeta):
     """What silos call. Silos open every connection and every call is unary, so that proxies, retries
@@ -135,5 +143,15 @@ class AggregationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_aggregation_service_pb2.GetChunkResponse, _abc.Awaitable[_aggregation_service_pb2.GetChunkResponse]]:
         """Reads one chunk of a vector that the caller may see. Callers: silos. No side effects."""
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _aggregation_service_pb2.RenewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_aggregation_service_pb2.RenewResponse, _abc.Awaitable[_aggregation_service_pb2.RenewResponse]]:
+        """Asks for a certificate that ends later than the one in use, with the same key. The authority
+        issues it offline; the coordinator only hands it out. Callers: silos. No side effects.
+        """
 
 def add_AggregationServiceServicer_to_server(servicer: AggregationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
