@@ -18,8 +18,20 @@ from typing import Final
 from services.errors import ConfigError
 
 VARIABLE: Final = "SECAGG_FAULTS"
+# Around each entry of an attempt's logbook, and after what follows from it.
+_WHEN: Final = ("log.before", "log.after", "coordinator.after")
+_TOLD: Final = (
+    *("opened", "state", "advertise", "share", "masked", "survivors", "unmask", "abandon"),
+    *("message", "lost", "expired", "stopped", "result"),
+)
+_SAID: Final = (
+    *("opened", "submitted", "late", "signed", "unmasked", "abandoned", "dead", "left-out"),
+    "closed",
+)
 POINTS: Final = frozenset(
     {
+        *(f"{when}-{what}" for when in _WHEN for what in _TOLD),
+        *(f"silo.{when}-journal-{what}" for when in ("before", "after") for what in _SAID),
         "silo.before-advertise",
         "silo.before-share",
         "silo.before-training",

@@ -69,8 +69,8 @@ class Aggregation:
                 "that the authority issued last"
             )
         is_new = self.hub.presence.hello(SiloId(peer.name), hello.incarnation)
-        await self.desk.welcome(_seat(peer), is_new=is_new)
         if is_new:
+            await self.desk.welcome(_seat(peer), hello.incarnation)
             self.log.info("hello", silo=peer.name, software=hello.software_version)
         return Hello(
             protocol_version=PROTOCOL_VERSION,
@@ -133,7 +133,8 @@ class Aggregation:
         """Read a piece of a state or sum; round 0 stands for a run's newest state."""
         if vector.round == 0:
             return await self.desk.newest_state(vector, index)
-        attempt = self.desk.find_attempt(vector.run, vector.round, vector.attempt)
+        where = vector.run, vector.round, vector.attempt
+        attempt = self.desk.find_attempt(*where) or self.desk.find_sum(*where)
         if attempt is None or _seat(peer) not in attempt.cohort:
             raise NotFoundError(f"there is no vector {vector} for silo {peer.name}")
         return await attempt.get_chunk(vector, index)

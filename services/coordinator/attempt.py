@@ -1,13 +1,13 @@
 """The driver of one attempt: it carries out the ServerRound's effects and tells it the time.
 
 No protocol decision is made here. What the driver owns: the order in which calls reach the round
-(one lock), the silos' mailboxes, the attempt's vectors on disk, the timer, and the figures for the
-operator (seconds and bytes of each phase).
+(one lock), the logbook of these calls, the silos' mailboxes, the attempt's vectors on disk, the
+timer, and the figures for the operator (seconds and bytes of each phase).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from secagg import phases
@@ -21,15 +21,19 @@ from secagg.effects import (
     ServerEffect,
 )
 from secagg.errors import ContradictionError
+from secagg.ids import AttemptId
 from secagg.intake import masked_name
 from secagg.messages import (
     MASKED,
     STATE,
     SUM,
+    Abandon,
     Advertise,
     Complaint,
     MaskedInput,
     Refusal,
+    Result,
+    RoundOpen,
     ServerMessage,
     Share,
     SiloMessage,
@@ -39,11 +43,21 @@ from secagg.messages import (
     decode_message,
 )
 from secagg.parameters import RoundParameters
-from secagg.server import ServerRound
+from secagg.server import Noising, ServerRound
+from services import faults
 from services.clock import monotonic
+from services.coordinator.hub import RETURN_S
 from services.coordinator.ledger import LedgerUnsignedError
+from services.coordinator.logbook import Entry, Event, Logbook, Opening
 from services.coordinator.mailbox import Mailbox
-from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
+from services.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotAllowedError,
+    NotNowError,
+    StorageError,
+    UnavailableError,
+)
 from services.observe.logs import Logger
 from services.storage.blobs import FileVectorStore
 from services.wire.calls import (
@@ -63,6 +77,16 @@ _COMPLETES: Final[Mapping[type[SiloMessage], Phase]] = {
     Survivors: Phase.SURVIVORS,
     Unmask: Phase.UNMASK,
 }
+# Names of fault points.
+_WORDS: Final[Mapping[type[SiloMessage], str]] = {
+    Advertise: "advertise",
+    Share: "share",
+    MaskedInput: "masked",
+    Survivors: "survivors",
+    Unmask: "unmask",
+    Abandon: "abandon",
+}
+_GOES_DOWN: Final = "the coordinator goes down: its disk or its database has failed; try again"
 # How often a wait looks for silos that have gone silent.
 _GLANCE_S: Final = 1.0
 
@@ -82,21 +106,27 @@ class AttemptDriver:
         server: the protocol's object; nobody else touches it.
         cohort: invited seats with their silos' mailboxes.
         store: the attempt's vectors; "state" is in it before `run` starts.
+        logbook: says what the round was told; an entry is in it before anything follows from it.
+        incarnations: the process that spoke for each seat when the attempt was opened.
         silent: which seats have not been heard of for too long.
         changed: called after each change that an operator can see.
         completed: the last phase that each seat has completed.
         refusals: why a seat takes no part, by its own word.
         unwilling: those of them that refused the round itself, not only failed to train.
         release: settles the privacy ledger with the survivors before the sum is opened.
+        noise: of a sum that the coordinator noises before it tells or keeps it.
     """
 
     server: ServerRound
     cohort: Mapping[int, Mailbox]
     store: FileVectorStore
+    logbook: Logbook
+    incarnations: Mapping[int, bytes]
     silent: Callable[[], frozenset[int]]
     changed: Callable[[], None]
     log: Logger
     release: Callable[[tuple[int, ...]], Awaitable[None]] | None = None
+    noise: Noising | None = None
     outcome: Outcome | None = None
     phase: Phase = Phase.ADVERTISE
     completed: dict[int, Phase] = field(default_factory=dict)
@@ -107,6 +137,10 @@ class AttemptDriver:
     _costs: dict[Phase, _Cost] = field(default_factory=dict)
     _phase_since: float = 0.0
     _release_wanted: bool = False
+    _is_started: bool = False
+    _has_state: bool = False
+    _taken: set[bytes] = field(default_factory=set)
+    _failure: StorageError | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _turned: asyncio.Event = field(default_factory=asyncio.Event)
@@ -150,10 +184,12 @@ class AttemptDriver:
 
     async def prepare(self) -> None:
         """Exchange keys and shares; returns when only the state is missing, or at an abort."""
-        self._phase_since = monotonic()
-        async with self._lock:
-            await self._step(lambda: self.server.start(monotonic()))
-        while self.outcome is None and self.phase is not Phase.MASK:
+        if not self._is_started:
+            self._is_started = True
+            self._phase_since = now = monotonic()
+            async with self._lock:
+                await self._step(lambda: self.server.start(now), Entry(event=Event.OPENED, now=now))
+        while self.outcome is None and self.phase in {Phase.ADVERTISE, Phase.SHARE}:
             await self._wait()
 
     @property
@@ -171,12 +207,14 @@ class AttemptDriver:
 
     async def run(self) -> Outcome:
         """Drive the round until it is finished or aborted; its state is in the store."""
-        if self._phase_since == 0.0:
-            await self.prepare()
+        await self.prepare()
         self._phase_since = monotonic()  # what was waited for the last round is not this one's
-        if self.outcome is None:
+        if self.outcome is None and not self._has_state:
+            self._has_state, now = True, monotonic()
             async with self._lock:
-                await self._step(lambda: self.server.set_state(monotonic()))
+                await self._step(
+                    lambda: self.server.set_state(now), Entry(event=Event.STATE, now=now)
+                )
         while self.outcome is None:
             if not self._release_wanted:
                 await self._wait()
@@ -195,7 +233,60 @@ class AttemptDriver:
                 return
         async with self._lock:
             if self.outcome is None:
-                await self._step(self.server.open)
+                await self._step(self._publish, Entry(event=Event.RESULT, now=monotonic()))
+
+    def _publish(self) -> list[ServerEffect]:
+        """Open the sum; a noised one is on disk before it is told, and told again after a crash."""
+        effects = self.server.open(noise=self.noise)
+        if self.noise is not None:
+            self.store.sync()
+        return effects
+
+    def replay(self) -> None:
+        """Tell the round again what an earlier process told it; then `run` goes on from there.
+
+        Silos skip what they have handled before, so every mailbox is filled from the start.
+        """
+        self._is_started, self._phase_since = True, monotonic()
+        for entry in self.logbook.found:
+            for effect in self._retell(entry):
+                self._carry_out(effect)
+            self._note_phase()
+        if self.server.deadline is not None:
+            # What was left of the phase by that process's clock, and time for silos to come back.
+            left = self.server.deadline - self.logbook.found[-1].now
+            self.server.deadline = monotonic() + max(left, RETURN_S)
+
+    def _retell(self, entry: Entry) -> list[ServerEffect]:
+        match entry.event:
+            case Event.OPENED:
+                return self.server.start(entry.now)
+            case Event.STATE:
+                self._has_state = True
+                return self.server.set_state(entry.now)
+            case Event.MESSAGE:
+                message = decode_message(entry.body)
+                assert isinstance(message, SiloMessage)  # nothing else was taken
+                effects = self.server.receive(entry.seat, message, entry.now)
+                self._taken.add(entry.body)
+                self._note(entry.seat, message)
+                return effects
+            case Event.LOST:
+                self._lost.add(entry.seat)
+                return self.server.lost(entry.seat, entry.now)
+            case Event.EXPIRED:
+                return self.server.expire(entry.now)
+            case Event.STOPPED:
+                return self.server.stop(entry.body.decode())
+            case Event.RESULT:
+                return []  # `run` opens the sum again, and gets the same
+            case _:
+                assert_never(entry.event)
+
+    def close(self) -> None:
+        """Close the attempt's files; they stay."""
+        self.store.close()
+        self.logbook.close()
 
     def drop_uploads(self) -> None:
         """Free the disk of what is summed; the sum itself stays."""
@@ -206,7 +297,8 @@ class AttemptDriver:
         """Give the attempt up, unless it is over."""
         async with self._lock:
             if self.outcome is None:
-                await self._step(lambda: self.server.stop(reason))
+                entry = Entry(event=Event.STOPPED, now=monotonic(), body=reason.encode())
+                await self._step(lambda: self.server.stop(reason), entry)
 
     async def lose(self, seat: int) -> None:
         """Await nothing more of a silo that was restarted or is gone."""
@@ -215,7 +307,14 @@ class AttemptDriver:
         self._lost.add(seat)
         self.log.info("lost", seat=seat)
         async with self._lock:
-            await self._step(lambda: self.server.lost(seat, monotonic()))
+            now = monotonic()
+            entry = Entry(event=Event.LOST, now=now, seat=seat)
+            await self._step(lambda: self.server.lost(seat, now), entry)
+
+    async def meet(self, seat: int, incarnation: bytes) -> None:
+        """A process speaks for this seat; if it is another one than before, that one is lost."""
+        if self.incarnations.get(seat) != incarnation:
+            await self.lose(seat)
 
     async def gather_abandons(self, wait_s: float) -> None:
         """After an abort: wait for the promises that allow another attempt (SA1 spec 2.5 ii)."""
@@ -246,15 +345,21 @@ class AttemptDriver:
                 "a silo speaks only for itself"
             )
         async with self._lock:
-            phase = self.phase
+            phase, now = self.phase, monotonic()
+            entry = Entry(event=Event.MESSAGE, now=now, seat=seat, body=data)
             try:
-                await self._step(lambda: self.server.receive(seat, message, monotonic()))
+                await self._step(
+                    lambda: self.server.receive(seat, message, now),
+                    None if data in self._taken else entry,
+                    what=_WORDS.get(type(message), ""),
+                )
             except ContradictionError as error:
                 self.log.warning("violation", seat=seat, what=str(error))
                 raise ConflictError(
                     f"{error}; the first one counts", remote_code=error.code
                 ) from error
             self._cost(phase).received_bytes += len(data)
+            self._taken.add(data)
             self._note(seat, message)
         self.changed()
 
@@ -290,7 +395,10 @@ class AttemptDriver:
                 )
             if chunk.index > present:
                 return present
-            await asyncio.to_thread(self.store.write, name, chunk.index, chunk.data)
+            try:
+                await asyncio.to_thread(self.store.write, name, chunk.index, chunk.data)
+            except StorageError as error:
+                raise self._fail(error) from error
             self._cost(Phase.MASK).received_bytes += len(chunk.data)
             return present + 1
 
@@ -300,20 +408,63 @@ class AttemptDriver:
         Raises:
             InvalidRequestError: no such vector or piece.
         """
-        count = self.store.chunks(vector.name) if vector.name in {STATE, SUM} else 0
-        if index >= count or (vector.name == SUM and not isinstance(self.outcome, Finished)):
-            raise InvalidRequestError(f"there is no chunk {index} of {vector}")
-        data = await asyncio.to_thread(self.store.read, vector.name, index)
-        self._cost(Phase.MASK if vector.name == STATE else Phase.CLOSED).sent_bytes += len(data)
-        return Chunk(vector=vector, index=index, count=count, data=data)
+        if vector.name == SUM and not isinstance(self.outcome, Finished):
+            raise InvalidRequestError(f"there is no chunk {index} of {vector} yet")
+        chunk = await read_public(self.store, vector, index)
+        cost = self._cost(Phase.MASK if vector.name == STATE else Phase.CLOSED)
+        cost.sent_bytes += len(chunk.data)
+        return chunk
 
-    async def _step(self, move: Callable[[], Iterable[ServerEffect]]) -> None:
-        """Let the round move in a thread (sums take seconds) and carry out what it says."""
-        for effect in await asyncio.to_thread(move):
+    async def _step(
+        self, move: Callable[[], list[ServerEffect]], entry: Entry | None, *, what: str = ""
+    ) -> None:
+        """Let the round move in a thread (sums take seconds), log it, carry out what it says."""
+        if self._failure is not None:
+            raise UnavailableError(_GOES_DOWN)
+        effects = await asyncio.to_thread(move)
+        if entry is not None:
+            what = what or entry.event.value
+            try:
+                await asyncio.to_thread(self._log, entry, effects, what)
+            except StorageError as error:
+                raise self._fail(error) from error
+        for effect in effects:
             self._carry_out(effect)
+        if entry is not None:
+            faults.hit(f"coordinator.after-{what}", self.parameters.round)
         self._note_phase()
         self._moved.set()
         self._turned.set()
+
+    def _log(self, entry: Entry, effects: list[ServerEffect], what: str) -> None:
+        """Put an entry on disk; what follows from it may leave afterwards."""
+        match effects:
+            case [Broadcast(message=RoundOpen() as message), *_]:
+                self.logbook.begin(
+                    Opening(
+                        message=message,
+                        cohort=tuple(self.cohort),
+                        incarnations=self.incarnations,
+                    ),
+                    entry.now,
+                )
+            case [Broadcast(message=Result() as message), *_]:
+                if self.logbook.result is None:  # else an earlier process was killed after it
+                    self.logbook.add(replace(entry, body=message.encode()), what)
+            case [] if entry.event is Event.EXPIRED:
+                return
+            case _:
+                if effects:
+                    self.store.sync()  # the entry may speak of vectors
+                self.logbook.add(entry, what)
+        if effects:
+            self.logbook.sync()
+
+    def _fail(self, error: StorageError) -> UnavailableError:
+        """Say nothing more: what the round was told last is not on disk. `run` ends with it."""
+        self._failure = error
+        self._moved.set()
+        return UnavailableError(_GOES_DOWN)
 
     def _carry_out(self, effect: ServerEffect) -> None:
         match effect:
@@ -331,26 +482,10 @@ class AttemptDriver:
                 assert_never(effect)
 
     def _post(self, seats: Iterable[int], message: ServerMessage) -> None:
-        data, where = message.encode(), self.parameters
-        envelope = ProtocolEnvelope(
-            run=where.run,
-            round=where.round,
-            attempt=where.attempt,
-            message=data,
-            vectors=tuple(
-                VectorReference(
-                    vector=VectorId(
-                        run=where.run, round=where.round, attempt=where.attempt, name=item.name
-                    ),
-                    chunks=item.chunks,
-                    nbytes=item.nbytes,
-                )
-                for item in attachments(message)
-            ),
-        )
+        envelope = envelope_of(self.parameters.attempt_id, message)
         for seat in seats:
             self.cohort[seat].post(envelope)
-            self._cost(self.phase).sent_bytes += len(data)
+            self._cost(self.phase).sent_bytes += len(envelope.message)
 
     @property
     def _is_decided(self) -> bool:
@@ -359,6 +494,8 @@ class AttemptDriver:
 
     async def _wait(self) -> None:
         """Wait for the round to move, for its deadline, or for a silo to have gone silent."""
+        if self._failure is not None:
+            raise self._failure
         self._moved.clear()
         if self._is_decided:
             return
@@ -372,7 +509,9 @@ class AttemptDriver:
                 await self.lose(seat)
             async with self._lock:
                 if not self._is_decided:
-                    await self._step(lambda: self.server.expire(monotonic()))
+                    now = monotonic()
+                    entry = Entry(event=Event.EXPIRED, now=now)
+                    await self._step(lambda: self.server.expire(now), entry)
 
     def _note(self, seat: int, message: SiloMessage) -> None:
         """Remember what the operator wants to see of a message that was taken."""
@@ -399,6 +538,38 @@ class AttemptDriver:
 
     def _cost(self, phase: Phase) -> _Cost:
         return self._costs.setdefault(phase, _Cost())
+
+
+def envelope_of(attempt: AttemptId, message: ServerMessage) -> ProtocolEnvelope:
+    """A message as it is posted, with the vectors that it speaks of."""
+    run, number = attempt.run, attempt.round
+    return ProtocolEnvelope(
+        run=run,
+        round=number,
+        attempt=attempt.attempt,
+        message=message.encode(),
+        vectors=tuple(
+            VectorReference(
+                vector=VectorId(run=run, round=number, attempt=attempt.attempt, name=item.name),
+                chunks=item.chunks,
+                nbytes=item.nbytes,
+            )
+            for item in attachments(message)
+        ),
+    )
+
+
+async def read_public(store: FileVectorStore, vector: VectorId, index: int) -> Chunk:
+    """A piece of what an attempt's cohort may read: its state or its sum.
+
+    Raises:
+        InvalidRequestError: no such vector or piece.
+    """
+    count = store.chunks(vector.name) if vector.name in {STATE, SUM} else 0
+    if index >= count:
+        raise InvalidRequestError(f"there is no chunk {index} of {vector}")
+    data = await asyncio.to_thread(store.read, vector.name, index)
+    return Chunk(vector=vector, index=index, count=count, data=data)
 
 
 def _shown(phase: phases.Phase) -> Phase:

@@ -23,10 +23,12 @@ from services.config import CoordinatorConfig, RunConfig, parse_config
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import LEDGERS, RunLedger
+from services.coordinator.published import PublishedSum
 from services.coordinator.recovery import Recovery
 from services.coordinator.run import ATTEMPTS, MODEL_FILE, RunDriver
 from services.errors import (
     ConfigError,
+    CorruptError,
     InvalidRequestError,
     NotFoundError,
     NotNowError,
@@ -43,6 +45,7 @@ from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.wire.calls import (
     CHUNK_BYTES,
     Chunk,
+    RunState,
     RunStatus,
     RunSummary,
     ShowReply,
@@ -105,7 +108,9 @@ class RunDesk:
         if call.run in known:
             return _summary(kept, rounds_done=kept.round)
         self.log.info("run-accepted", run=call.run.hex, operator=peer.name, name=record.name)
-        self._drive(kept, config)
+        await asyncio.to_thread(self._clear_up)
+        self._driver = self._make_driver(kept, config)
+        self._start_driving()
         assert self._driver is not None  # `_drive` has just set it
         return self._driver.summary()
 
@@ -179,10 +184,15 @@ class RunDesk:
         number, attempt = list(self._driver.attempts)[-1]
         return f"the coordinator is at round {number}, attempt {attempt}"
 
-    async def welcome(self, seat: int, *, is_new: bool) -> None:
+    def find_sum(self, run: RunId, number: int, attempt: int) -> PublishedSum | None:
+        """A sum that an earlier process published and that silos may still want."""
+        driver = self._find_driver(run)
+        return None if driver is None else driver.sums.get((number, attempt))
+
+    async def welcome(self, seat: int, incarnation: bytes) -> None:
         """A silo has said Hello; if its process is new, nothing of the old one is awaited."""
-        if is_new and self._driver is not None:
-            await self._driver.welcome(seat)
+        if self._driver is not None:
+            await self._driver.welcome(seat, incarnation)
 
     async def put_initial(self, chunk: Chunk) -> int:
         """Store a piece of the model that a run shall start from."""
@@ -209,15 +219,30 @@ class RunDesk:
     # --- driving ------------------------------------------------------------------------------
 
     async def resume(self) -> None:
-        """Go on with the run that was going on when this coordinator ended last."""
-        for record in await asyncio.to_thread(self.store.runs):
-            if not record.state.is_final:
-                config = parse_config(
-                    record.config, RunConfig, source=f"run {record.run}", base=Path()
-                )
+        """Go on with the run that was going on when this coordinator ended last.
+
+        If it had ended, silos that have not heard so are told once more. Call it before they can
+        call.
+        """
+        records = await asyncio.to_thread(self.store.runs)
+        open_runs = [record for record in records if not record.state.is_final]
+        for record in (open_runs or records)[:1]:
+            config = parse_config(record.config, RunConfig, source=f"run {record.run}", base=Path())
+            try:
+                self._driver = self._make_driver(record, config)
+            except CorruptError as error:
+                self.log.error("run-lost", run=record.run.hex, reason=str(error))  # noqa: TRY400 - a damaged file, no bug
+                if not record.state.is_final:
+                    await asyncio.to_thread(
+                        self.store.set_state, record.run, RunState.FAILED, str(error)
+                    )
+                continue
+            self._driver.restore()
+            if record.state.is_final:
+                self._driver.repeat_end()
+            else:
                 self.log.info("run-resumed", run=record.run.hex, round=record.round)
-                self._drive(record, config)
-                return
+                self._start_driving()
 
     async def close(self) -> None:
         """Let go of the run; it goes on when the coordinator is back."""
@@ -233,10 +258,14 @@ class RunDesk:
         """
         raise await self._broken
 
-    def _drive(self, record: RunRecord, config: RunConfig) -> None:
-        # What an earlier process or run left: vectors that nobody can use any more.
-        for run in {record.run, *([self._driver.record.run] if self._driver else [])}:
-            shutil.rmtree(self._folder(run) / ATTEMPTS, ignore_errors=True)
+    def _clear_up(self) -> None:
+        """Before another run: remove the last one's vectors, and runs of long ago."""
+        if self._driver is not None:
+            shutil.rmtree(self._folder(self._driver.record.run) / ATTEMPTS, ignore_errors=True)
+        for run in self.store.forget_ended(self.config.limits.ended_runs):
+            shutil.rmtree(self._folder(run), ignore_errors=True)
+
+    def _make_driver(self, record: RunRecord, config: RunConfig) -> RunDriver:
         plan = TrainingPlan.parse(record.plan)
         snapshot = self.store.snapshot(record.run)
         training, model = None, {}
@@ -244,7 +273,7 @@ class RunDesk:
             training = self._restore(record, snapshot)
         else:
             model = decode_state(snapshot, MAX_STATE_BYTES)
-        self._driver = RunDriver(
+        return RunDriver(
             record=record,
             plan=plan,
             training=training,
@@ -260,6 +289,9 @@ class RunDesk:
             reports=list(self.store.reports(record.run)),
             ledger=self._ledger(record, plan, config),
         )
+
+    def _start_driving(self) -> None:
+        assert self._driver is not None  # the caller has just set it
         self._task = asyncio.create_task(self._driver.drive())
         self._task.add_done_callback(self._note_end)
 

@@ -15,11 +15,14 @@ from services.coordinator.presence import Presence
 # A silo polls, also while it trains, and calls every two seconds while it does anything else: after
 # three missed calls its process is dead.
 SILENT_AFTER_S: Final = 6.0
+# After a restart, silos find the coordinator again within their longest pause and some calls.
+RETURN_S: Final = 15.0
 
 
 def _presence() -> Presence:
     return Presence(
         silent_after_s=SILENT_AFTER_S,
+        return_s=RETURN_S,
         now=monotonic,
         wall_clock=lambda: utc_now().isoformat(timespec="seconds"),
     )
@@ -27,20 +30,17 @@ def _presence() -> Presence:
 
 @dataclass(slots=True, kw_only=True)
 class Hub:
-    """Presence and mailboxes of the silos of one roster."""
+    """Presence and mailboxes of the silos of one roster.
+
+    Attributes:
+        first_sequence: envelopes get numbers above it; above those of every earlier process, so
+            that an acknowledgement meant for one of these acknowledges nothing here.
+    """
 
     roster: Roster
     presence: Presence = field(default_factory=_presence)
+    first_sequence: int = 0
     _mailboxes: dict[int, Mailbox] = field(default_factory=dict)
-
-    def mailbox(self, seat: int) -> Mailbox:
-        """The seat's mailbox."""
-        return self._mailboxes.setdefault(seat, Mailbox())
-
-    def connected(self) -> tuple[Seat, ...]:
-        """The seats whose silo is connected now, by index."""
-        alive = self.presence.connected()
-        return tuple(seat for seat in self.roster.seats if seat.silo in alive)
     _former: dict[int, Seat] = field(default_factory=dict)
 
     def adopt(self, roster: Roster) -> None:
@@ -55,6 +55,15 @@ class Hub:
         """The name of the silo on a seat, also where it has been revoked."""
         known = self._former | {one.index: one for one in self.roster.seats}
         return known[seat].silo.name if seat in known else f"seat {seat}"
+
+    def mailbox(self, seat: int) -> Mailbox:
+        """The seat's mailbox."""
+        return self._mailboxes.setdefault(seat, Mailbox(self.first_sequence))
+
+    def connected(self) -> tuple[Seat, ...]:
+        """The seats whose silo is connected now, by index."""
+        alive = self.presence.connected()
+        return tuple(seat for seat in self.roster.seats if seat.silo in alive)
 
     def silent(self, seats: tuple[int, ...]) -> frozenset[int]:
         """Those of the seats whose silo has not called for too long, or has been revoked."""

@@ -28,14 +28,25 @@ class _Session:
 
 @dataclass(slots=True)
 class Presence:
-    """The silos' sessions; times are seconds of the driver's monotonic clock."""
+    """The silos' sessions; times are seconds of the driver's monotonic clock.
+
+    Attributes:
+        silent_after_s: how long after its last call a silo counts as gone.
+        return_s: how long after this process's start a silo that has not called does.
+    """
 
     silent_after_s: float
     now: Callable[[], float]
     wall_clock: Callable[[], str]
+    return_s: float = 0.0
+    _began: float = field(init=False)
     _sessions: dict[SiloId, _Session] = field(default_factory=dict)
     _fenced: dict[SiloId, set[bytes]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Note when this process began: silos that knew an earlier one have yet to come back."""
+        self._began = self.now()
 
     def hello(self, silo: SiloId, incarnation: bytes) -> bool:
         """Let this process speak for the silo; returns whether it is a new one.
@@ -61,9 +72,14 @@ class Presence:
             session = _Session(incarnation, self.wall_clock(), self.now())
             self._sessions[silo] = session
         session.last_call = self.now()
-        session.is_cut = False
+        session.is_cut = session.must_greet = False
         self._changed.set()
         return is_new
+
+    def incarnation(self, silo: SiloId) -> bytes:
+        """The process that speaks for the silo; empty if none has said Hello."""
+        session = self._sessions.get(silo)
+        return b"" if session is None else session.incarnation
 
     def check(self, silo: SiloId, incarnation: bytes) -> None:
         """Note a call of the silo's process.
@@ -80,7 +96,7 @@ class Presence:
                 f"silo {silo} must say Hello before anything else", remote_code="HELLO_FIRST"
             )
         session.last_call = self.now()
-        session.is_cut = session.must_greet = False
+        session.is_cut = False
 
     def touch(self, silo: SiloId, incarnation: bytes) -> None:
         """Note a call of a process that need not greet before it: a long upload is no silence.
@@ -124,7 +140,7 @@ class Presence:
         """Whether the silo has not called for `silent_after_s`; a cut line alone is not silence."""
         session = self._sessions.get(silo)
         if session is None:
-            return True
+            return self.now() - self._began >= self.return_s
         return session.polls == 0 and self.now() - session.last_call >= self.silent_after_s
 
     def wake(self) -> None:

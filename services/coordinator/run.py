@@ -7,7 +7,7 @@ operator and the silos. Every wait has a bound.
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Final
 from fl.errors import BudgetExhaustedError, VariateLostError
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
-from fl.privacy import document_of, privacy_of
+from fl.privacy import central_noise, document_of, privacy_of
 from fl.run import (
     RoundFailure,
     RoundPreview,
@@ -29,6 +29,7 @@ from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
 from secagg.canonical import peek_label
 from secagg.effects import Aborted, Finished
+from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
 from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon, Result
@@ -42,9 +43,11 @@ from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
+from services.coordinator.logbook import Event, Logbook, has_logbook
 from services.coordinator.progress import Progress
+from services.coordinator.published import PublishedSum
 from services.coordinator.recovery import Recovery
-from services.errors import StorageError
+from services.errors import CorruptError, StorageError
 from services.observe.logs import Logger, where
 from services.released import released_bytes
 from services.storage.blobs import FileVectorStore
@@ -88,7 +91,8 @@ class RunDriver:
         min_silos: connected silos to wait for before the first round.
         directory: holds the attempts' vectors and the released model.
         attempts: the open attempt and the one before it, by round and attempt.
-        recoveries: attempts of an earlier process, likewise.
+        recoveries: attempts of an earlier process that cannot go on, likewise.
+        sums: attempts of an earlier process that have ended well, likewise.
         ledger: of a run with a privacy plan.
     """
 
@@ -109,7 +113,9 @@ class RunDriver:
     reason: str = ""
     attempts: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
     recoveries: dict[tuple[int, int], Recovery] = field(default_factory=dict)
+    sums: dict[tuple[int, int], PublishedSum] = field(default_factory=dict)
     reports: list[calls.RoundReport] = field(default_factory=list)
+    _resumed: AttemptDriver | None = None
     ledger: RunLedger | None = None
     _refusals: dict[int, str] = field(default_factory=dict)
     _abandons: tuple[Abandon, ...] = ()
@@ -185,17 +191,92 @@ class RunDriver:
         for attempt in list(self.attempts.values()):
             await attempt.stop(self._stop_reason)
 
-    async def welcome(self, seat: int) -> None:
+    async def welcome(self, seat: int, incarnation: bytes) -> None:
         """A process of this silo has said Hello: an earlier one's part in an attempt is over."""
         self._refusals.pop(seat, None)
         for attempt in list(self.attempts.values()):
-            await attempt.lose(seat)
+            await attempt.meet(seat, incarnation)
+
+    # --- after a restart ----------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Find what an earlier process left: the open attempt, and sums that silos may still want.
+
+        Call it before the silos can call.
+        """
+        folders: dict[int, list[tuple[int, Path]]] = {}
+        for folder in self.directory.glob(f"{ATTEMPTS}/*-*"):
+            number, attempt = map(int, folder.name.split("-"))
+            folders.setdefault(number, []).append((attempt, folder))
+        for number, tries in sorted(folders.items()):
+            attempt, folder = max(tries)  # an earlier one has failed
+            try:
+                is_kept = has_logbook(folder) and self._restore_attempt(number, attempt, folder)
+            except (CorruptError, SecAggError) as error:
+                self.log.error("attempt-lost", round=number, attempt=attempt, reason=str(error))  # noqa: TRY400 - a damaged file, no bug
+                is_kept = False
+            for _, other in tries:
+                if other != folder or not is_kept:
+                    shutil.rmtree(other, ignore_errors=True)
+
+    def _restore_attempt(self, number: int, attempt: int, folder: Path) -> bool:
+        """Take an attempt up again; False if nothing can be done with it."""
+        logbook = Logbook(folder)
+        if not logbook.found:
+            return False  # killed before it said anything
+        opening = logbook.opening
+        parameters = opening.message.parameters
+        boxes = {seat: self.hub.mailbox(seat) for seat in opening.cohort}
+        if number <= self.record.round:
+            result = logbook.result
+            if result is not None:
+                published = PublishedSum(
+                    attempt=parameters.attempt_id,
+                    result=result,
+                    cohort=boxes,
+                    store=FileVectorStore(folder),
+                )
+                published.post()
+                self.sums[number, attempt] = published
+            return result is not None
+        if self.training is None or parameters != self._expected(self.training, number, attempt):
+            return False
+        store = FileVectorStore(folder)
+        driver = self._make_driver(
+            parameters, opening.incarnations, store, logbook, opening.message.abandons
+        )
+        driver.replay()
+        self._abandons = opening.message.abandons
+        driver.log.warning("resumed", phase=driver.phase.value)
+        if isinstance(request := self.training.next(), RoundRequest) and request.number == number:
+            self._resumed = driver
+        else:
+            self._ahead = driver
+            self._preparing = asyncio.create_task(driver.prepare())
+        return True
+
+    def _expected(self, training: TrainingRun, number: int, attempt: int) -> RoundParameters | None:
+        """What an attempt of this round would be made of now; None if it would not be opened."""
+        for asked in (training.next(), training.preview()):
+            if isinstance(asked, RoundRequest | RoundPreview) and asked.number == number:
+                return self._parameters(asked, attempt)
+        return None
+
+    def repeat_end(self) -> None:
+        """Tell everybody once more that this run has ended, and how."""
+        self.state, self.reason = self.record.state, self.record.reason
+        self._post_end()
 
     # --- one attempt --------------------------------------------------------------------------
 
     async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
         if self._ahead is not None and self._ahead.parameters.round == request.number:
             await self._use_ahead(training, request)
+            return
+        if self._resumed is not None:
+            driver, self._resumed = self._resumed, None
+            training.skip_to(driver.parameters.attempt)
+            await self._run_attempt(training, request, driver)
             return
         cohort = await self._gather(self._least(request))
         if self._stop_reason is not None:
@@ -273,6 +354,8 @@ class RunDriver:
         """Attempts up to `given` were opened by an earlier process: have them abandoned."""
         mailboxes = {seat: self.hub.mailbox(seat) for seat in self.record.cohort}
         for attempt in range(request.attempt, given):
+            if self._is_harmless(request.number, attempt):
+                continue
             recovery = Recovery(
                 attempt=AttemptId(run=self.record.run, round=request.number, attempt=attempt),
                 roster=self.hub.roster,
@@ -286,14 +369,26 @@ class RunDriver:
             if self.ledger is not None:
                 parameters = self._parameters(request, attempt)
                 await self.ledger.fail(parameters, recovery.abandons.values, "restarted")
-            training.fail("the coordinator was restarted")
-            if training.status is not TrainingStatus.RUNNING:
-                return
+        training.skip_to(given)
         following = training.next()
         assert isinstance(following, RoundRequest)  # the run is RUNNING
         cohort = await self._gather(self._least(following))
         if self._stop_reason is None:
             await self._drive_attempt(training, following, given, cohort)
+
+    def _is_harmless(self, number: int, attempt: int) -> bool:
+        """Whether no silo can have masked a vector in this attempt: its state was not announced."""
+        if (known := self.attempts.get((number, attempt))) is not None:
+            return known.server.may_retry
+        folder = self._folder(number, attempt)
+        if not has_logbook(folder):
+            return False  # never opened, or lost: who knows
+        try:
+            logbook = Logbook(folder)
+        except CorruptError:
+            return False
+        logbook.close()
+        return not logbook.has(Event.STATE)
 
     async def _open_ahead(self, training: TrainingRun) -> None:
         """While silos train, let them exchange keys and shares for the next round (2.2, 1).
@@ -317,7 +412,25 @@ class RunDriver:
         self._preparing = asyncio.create_task(self._ahead.prepare())
 
     async def _open(self, parameters: RoundParameters, cohort: tuple[int, ...]) -> AttemptDriver:
-        store = FileVectorStore(self._folder(parameters.round, parameters.attempt))
+        folder = self._folder(parameters.round, parameters.attempt)
+        presence, roster = self.hub.presence, self.hub.roster
+        incarnations = {seat: presence.incarnation(roster.seat(seat).silo) for seat in cohort}
+        driver = self._make_driver(
+            parameters, incarnations, FileVectorStore(folder), Logbook(folder), self._abandons
+        )
+        driver.log.info("attempt", kind=parameters.kind, cohort=cohort)
+        self.progress.note()
+        return driver
+
+    def _make_driver(
+        self,
+        parameters: RoundParameters,
+        incarnations: Mapping[int, bytes],
+        store: FileVectorStore,
+        logbook: Logbook,
+        abandons: tuple[Abandon, ...],
+    ) -> AttemptDriver:
+        cohort = tuple(incarnations)
         driver = AttemptDriver(
             server=ServerRound(
                 parameters=parameters,
@@ -327,18 +440,19 @@ class RunDriver:
                 store=store,
                 cohort=cohort,
                 deadlines=_phase_deadlines(self.deadlines),
-                abandons=self._abandons,
+                abandons=abandons,
             ),
             cohort={seat: self.hub.mailbox(seat) for seat in cohort},
             store=store,
+            logbook=logbook,
+            incarnations=incarnations,
             silent=lambda: self.hub.silent(cohort),
             changed=self.progress.note,
             release=None if self.ledger is None else partial(self._release, parameters),
+            noise=central_noise(self.plan),
             log=self.log.bind(round=parameters.round, attempt=parameters.attempt),
         )
         self.attempts[parameters.round, parameters.attempt] = driver
-        driver.log.info("attempt", kind=parameters.kind, cohort=cohort)
-        self.progress.note()
         return driver
 
     async def _release(self, parameters: RoundParameters, survivors: tuple[int, ...]) -> None:
@@ -509,13 +623,18 @@ class RunDriver:
         self.progress.note()
 
     async def _end(self, state: RunState, reason: str) -> None:
-        last = self.reports[-1].round if self.reports else 0
         if self._ahead is not None:
             await self._ahead.stop("the run has ended")
         await self._enter(state, reason[:4000])
         if self.ledger is not None:
             self.ledger.share(self.record.cohort)
-        closed = ClosedEnvelope(run=self.record.run, state=state, reason=self.reason, round=last)
+        self._post_end()
+
+    def _post_end(self) -> None:
+        last = self.reports[-1].round if self.reports else 0
+        closed = ClosedEnvelope(
+            run=self.record.run, state=self.state, reason=self.reason, round=last
+        )
         for seat in self.record.cohort or self.hub.roster.indices:
             self.hub.mailbox(seat).post(closed)
 
@@ -543,8 +662,12 @@ class RunDriver:
             if awaited and len(self.attempts) <= _MOST_SUMS:
                 driver.drop_uploads()
                 continue
-            self.attempts.pop((number, attempt)).store.close()
+            self.attempts.pop((number, attempt)).close()
             shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
+        for (number, attempt), published in list(self.sums.items()):
+            if not published.is_awaited:
+                self.sums.pop((number, attempt)).store.close()
+                shutil.rmtree(self._folder(number, attempt), ignore_errors=True)
 
 
 def _is_of(envelope: Envelope, *, run: RunId, number: int, attempt: int) -> bool:

@@ -34,6 +34,8 @@ from services.storage.lease import RENEW_S
 from services.wire.servicers import SERVICE_NAMES, add_services
 
 _GRACE_S = 3.0
+# Envelopes that one process may post to a silo before its numbers reach the next process's.
+_SEQUENCE_BITS = 40
 # How often a standby looks whether it is needed.
 _STANDBY_S = 1.0
 
@@ -63,7 +65,8 @@ async def serve(config: CoordinatorConfig) -> None:
             return
         server = grpc.aio.server(options=SERVER_OPTIONS)
         address = bind(server, config.listen, server_credentials(config.directory))
-        hub = Hub(roster=roster)
+        starts = await asyncio.to_thread(store.count_start)
+        hub = Hub(roster=roster, first_sequence=starts << _SEQUENCE_BITS)
         desk = RunDesk(hub=hub, store=store, config=config, signing_key=identity, log=log)
         aggregation = Aggregation(
             hub=hub,
@@ -90,9 +93,9 @@ async def serve(config: CoordinatorConfig) -> None:
         for name in ("", *names):
             await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        await desk.resume()
         await server.start()
         log.info("listening", address=address, seats=len(roster.seats), roster=roster.version)
-        await desk.resume()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, rosters.look_now)
         work = (stop.wait(), desk.broken(), _renew(store), rosters.watch(hub, log))
         ends = [asyncio.create_task(one) for one in work]

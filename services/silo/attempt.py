@@ -5,12 +5,14 @@ before the messages that speak of them. What the effects mean is the round's aff
 """
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from secagg.effects import Aborted, Aggregate, Finished, Persist, Send, SiloEffect, TrainingWanted
 from secagg.ids import AttemptId
+from secagg.journal import JournalRecord
 from secagg.messages import (
     MASKED,
     STATE,
@@ -61,6 +63,17 @@ class AttemptDriver:
     settle: "Callable[[AttemptDriver, Aggregate], Awaitable[None]]"
     log: Logger
     open_message: RoundOpen | None = None
+    _handled: set[bytes] = field(default_factory=set)
+
+    def has_handled(self, message: bytes) -> bool:
+        """Whether this message came before; from now on it has.
+
+        A restarted coordinator tells an attempt again from its beginning.
+        """
+        digest = hashlib.sha256(message).digest()
+        is_known = digest in self._handled
+        self._handled.add(digest)
+        return is_known
 
     @property
     def is_live(self) -> bool:
@@ -111,7 +124,7 @@ class AttemptDriver:
         for effect in effects:
             match effect:
                 case Persist():
-                    await asyncio.to_thread(self._persist, effect.record.encode())
+                    await asyncio.to_thread(self._persist, effect.record)
                 case Send():
                     await self._send(effect.message)
                 case Finished():
@@ -124,9 +137,12 @@ class AttemptDriver:
                     assert_never(effect)
         return outcome
 
-    def _persist(self, record: bytes) -> None:
+    def _persist(self, record: JournalRecord) -> None:
         self.store.sync()  # the record may speak of vectors: they are on disk before it
-        self.append(record)
+        event = record.event.value.replace(" ", "-")
+        faults.hit(f"silo.before-journal-{event}", self.attempt.round)
+        self.append(record.encode())
+        faults.hit(f"silo.after-journal-{event}", self.attempt.round)
 
     async def _send(self, message: SiloMessage) -> None:
         point = _BEFORE.get(type(message))

@@ -31,6 +31,7 @@ from services.storage.silo import SiloStore
 
 MODEL_FILE: Final = "model.safetensors"
 _PLAN: Final = "plan"
+_ENDED: Final = "ended"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,8 +90,9 @@ class Learner:
         self.ledgers.settle(aggregate, TrainingPlan.parse(self._plan_of(parameters.run)))
 
     def takes_part_in(self, run: RunId) -> bool:
-        """Whether this silo has accepted a round of the run, in this process or an earlier one."""
-        return run in self._participants or self.store.recall(run, _PLAN) is not None
+        """Whether this silo has accepted a round of the run, and has not heard of its end."""
+        has_plan = self.store.recall(run, _PLAN) is not None
+        return has_plan and self.store.recall(run, _ENDED) is None
 
     def own_state(self, run: RunId, round_number: int) -> bytes | None:
         """The state after this round as this silo computed it, None if it did not."""
@@ -98,14 +100,18 @@ class Learner:
         return state if settled == round_number else None
 
     def release(self, run: RunId, state: bytes) -> Path:
-        """Write the run's model file and forget what only a running run needs."""
+        """Write the run's model file."""
         plan = TrainingPlan.parse(self._plan_of(run))
         path = self.config.storage / "runs" / run.hex / MODEL_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         write_released(path, plan, decode_state(state, MAX_STATE_BYTES))
+        return path
+
+    def end(self, run: RunId) -> None:
+        """Forget what only a running run needs; a second word of its end says nothing new."""
+        self.store.remember(run, {_ENDED: b"\x01"})
         self._participants.pop(run, None)
         self._settled.pop(run, None)
-        return path
 
     def _make_participant(self, run: RunId, document: bytes) -> RunParticipant:
         plan = TrainingPlan.parse(document)

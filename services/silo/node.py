@@ -200,7 +200,7 @@ class SiloNode:
             return
         message = self._opened(envelope, attempt)
         driver = await self._driver(attempt, message)
-        if driver is None:
+        if driver is None or driver.has_handled(envelope.message):
             return
         try:
             if isinstance(message, StateNotice) and isinstance(driver.round, SiloRound):
@@ -421,6 +421,7 @@ class SiloNode:
                 state = await self.link.fetch(newest, max_bytes=MAX_STATE_BYTES)
             path = await asyncio.to_thread(self.learner.release, envelope.run, state)
             log.info("model-kept", file=str(path), recomputed_here=is_own)
+        await asyncio.to_thread(self.learner.end, envelope.run)
         self._forget_attempts()
         if self.once:
             self._ended = envelope.state

@@ -81,6 +81,9 @@ _ARTIFACTS: Final = Table(
 _REPORT: Final = TypeAdapter(RoundReport)
 _COHORT: Final = TypeAdapter(tuple[int, ...])
 
+# Run ids are drawn at random.
+_NO_RUN: Final = RunId(bytes(16))
+
 _T = TypeVar("_T")
 
 
@@ -236,6 +239,10 @@ class CoordinatorStore:
 
         with self._lock:
             return self._write(work)
+
+    def count_start(self) -> int:
+        """Return how many processes have used this storage before, durably."""
+        return self.next_attempt(_NO_RUN, 0)  # counted as attempts of a run that nobody has
 
     def commit_round(
         self,

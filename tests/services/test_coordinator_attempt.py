@@ -15,6 +15,7 @@ from secagg.server import PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 from secagg.testing import Federation, MemoryStore, SeededRng, make_federation, make_parameters
 from services.coordinator.attempt import AttemptDriver
+from services.coordinator.logbook import Logbook
 from services.coordinator.mailbox import Mailbox
 from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
 from services.observe.logs import get_logger
@@ -52,6 +53,8 @@ class Attempt:
             ),
             cohort=self.mailboxes,
             store=store,
+            logbook=Logbook(folder),
+            incarnations=dict.fromkeys(SEATS, b"first"),
             silent=lambda: silent,
             changed=lambda: None,
             log=get_logger("test"),
