@@ -6,14 +6,16 @@ methods of fl.ports.LocalTask, for models that are not torch's.
 
 import difflib
 import importlib
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from dp.plan import PrivacyPlan
-from fl.errors import PlanError
+from fl.errors import DataError, LearningError, PlanError
 from fl.plan import LocalPlan
 from fl.ports import (
     FeatureMoments,
@@ -158,8 +160,8 @@ def load_task(reference: str, settings: Mapping[str, object]) -> LocalTask:
         settings: handed to the factory.
 
     Raises:
-        PlanError: the reference is malformed, cannot be imported, or gives no task. What the
-            factory itself raises passes through.
+        PlanError: the reference is malformed, cannot be imported, or gives no task.
+        DataError: the factory failed; its error's text, which may quote data, is only its cause.
     """
     module_name, _, factory_name = reference.partition(":")
     if not module_name or not factory_name:
@@ -176,7 +178,16 @@ def load_task(reference: str, settings: Mapping[str, object]) -> LocalTask:
         close = difflib.get_close_matches(factory_name, dir(module), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise PlanError(f"task {reference!r}: {module_name} has no function {factory_name!r}{hint}")
-    made = factory(settings)
+    try:
+        made = factory(settings)
+    except LearningError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise DataError(
+            f"task {reference!r}: the factory failed with {type(error).__name__} at"
+            f" {Path(frame.filename).name}:{frame.lineno}; call it by hand to see the whole error"
+        ) from error
     if isinstance(made, OwnModel):
         return OwnTask(made)
     lacking = [name for name in _TASK_METHODS if not hasattr(made, name)]

@@ -1,6 +1,8 @@
 """`secagg`: the command tree, and where an error becomes a message and an exit code."""
 
+import os
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -47,8 +49,13 @@ def main() -> None:
     """
     from fl.errors import LearningError
     from secagg.errors import SecAggError
-    from services.errors import ServiceError
+    from services.errors import ServiceError, StorageError
 
+    # gRPC's own lines say less than our messages, and come before them; whoever wants them asks.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without UTF-8 shows "?", and no bug
+            stream.reconfigure(errors="replace")
     try:
         app()
     except ServiceError as error:
@@ -57,3 +64,9 @@ def main() -> None:
     except (LearningError, SecAggError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        hint = "check the path and its permissions"
+        typer.echo(f"error: {error.filename}: {error.strerror}; {hint}", err=True)
+        sys.exit(StorageError.exit_code)

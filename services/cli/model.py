@@ -40,7 +40,9 @@ def evaluate(model: Model, data: Data, as_json: AsJson = False) -> None:
     from services.scoring import evaluate_file
 
     figures = evaluate_file(model, data)
-    text = "\n".join(f"{name}: {value:.4f}" for name, value in figures.items())
+    text = "\n".join(
+        f"{name}: {value:.{0 if name == 'rows' else 4}f}" for name, value in figures.items()
+    )
     show(figures, text, as_json=as_json)
 
 

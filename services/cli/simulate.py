@@ -81,7 +81,10 @@ def _tasks(plan: "TrainingPlan", data: list[Path], silos: int) -> "dict[str, Loc
         from fl.training.tabular import TabularTask
 
         if len(data) < 3:
-            raise ConfigError(f"expected --data for three silos at least, got {len(data)}")
+            raise ConfigError(
+                f'task = "tabular": expected --data for three silos at least, got {len(data)}',
+                hint="name one CSV file a silo; --silos is for an own task",
+            )
         return {
             f"silo-{place:03}": TabularTask.from_csv(plan.task.settings, path)
             for place, path in enumerate(data, start=1)

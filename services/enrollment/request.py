@@ -33,7 +33,7 @@ from services.security.credentials import IDENTITY_KEY, TLS_KEY, load_identity
 from services.security.identity import Role
 
 REQUEST: Final = "request.json"
-_ENROLL: Final = "make one with `secagg silo enroll`"
+_ENROLL: Final = "make one with `enroll` of `secagg silo`, `coordinator` or `run`"
 
 
 class _RequestDocument(Document):

@@ -36,7 +36,10 @@ CERTIFICATE: Final = "tls.pem"
 AUTHORITY: Final = "ca.pem"
 WARN_DAYS: Final = 30
 
-_ENROLL: Final = "make keys with `secagg silo enroll` and install what `authority issue` answers"
+_ENROLL: Final = (
+    "make keys with `enroll` of `secagg silo`, `coordinator` or `run`, and install what "
+    "`authority issue` answers"
+)
 _Options = tuple[tuple[str, int], ...]
 # Both sides ping an idle connection, so that a proxy that forgets silent ones cannot hold back a
 # finished update, and a dead peer is noticed within a minute. The server allows such pings.
@@ -117,7 +120,8 @@ def load_credentials(directory: Path, *, role: Role, now: datetime) -> Credentia
     identity = CertificateIdentity.of(certificate)
     if identity.role is not role:
         raise CredentialError(
-            f"{path}: expected a certificate of a {role.value}, got {identity.uri}"
+            f"{path}: expected a certificate for the role {role.value}, got {identity.uri}",
+            hint=f"name the folder of the {role.value}'s own keys",
         )
     check_dates(certificate, str(path), now)
     check_dates(authority, str(authority_path), now)
@@ -224,7 +228,7 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
     except RuntimeError as error:
         raise AddressInUseError(
             f"cannot listen on {listen}: {_bind_problem(host, port) or error}",
-            hint="end the process that has the port, or choose another in `listen`",
+            hint="`listen` names an address of this machine and a port that no other process has",
         ) from error
     return f"{listen.rpartition(':')[0]}:{bound}"
 

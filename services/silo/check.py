@@ -13,7 +13,7 @@ from secagg.ids import SiloId
 from services.clock import utc_now
 from services.config import RunConfig, SiloConfig, load_config
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
-from services.errors import ServiceError
+from services.errors import CredentialError, ServiceError
 from services.files import make_private_dir
 from services.plans import build_plan
 from services.security.credentials import Credentials, load_credentials, load_identity
@@ -121,7 +121,11 @@ def _certificate(config: SiloConfig) -> str:
 def _roster(config: SiloConfig) -> str:
     roster = load_roster(config.directory / ROSTER, load_trust(config.directory / TRUST))
     seat = roster.seat_of(SiloId(_credentials(config).identity.name))
-    load_identity(config.directory)
+    if seat.identity_key != load_identity(config.directory).public:
+        raise CredentialError(
+            f"the roster names another identity key for silo {seat.silo.name}",
+            hint="put back the identity.key that this folder's request was made with",
+        )
     return f"version {roster.version}, seat {seat.index} of {len(roster.seats)}"
 
 

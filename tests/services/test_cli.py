@@ -1,5 +1,6 @@
 """The command line: fast help, examples, messages instead of tracebacks, exit codes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ LEAVES = (
 )
 
 
-def secagg(*arguments: str) -> subprocess.CompletedProcess[str]:
+def secagg(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command."""
     return subprocess.run(
         [sys.executable, "-m", "services.cli", *arguments],
@@ -48,6 +49,7 @@ def secagg(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=60,
+        env=os.environ | environment,
     )
 
 
@@ -89,6 +91,28 @@ def test_a_missing_file_is_a_message(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "none.toml" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_utf_8_shows_help() -> None:
+    """Examples and names hold letters beyond ASCII."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = secagg("run", "watch", "--help", **ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert "secagg run watch 0f3a" in done.stdout
+
+
+def test_simulating_the_built_in_task_needs_files(tmp_path: Path) -> None:
+    """`--silos` makes no tables; the message says what does."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "t"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n[task]\n'
+        'name = "tabular"\nmodel = "logistic"\ntarget = { name = "y", classes = ["0", "1"] }\n'
+        'features = [{ name = "x", kind = "numeric" }]\n',
+        encoding="utf-8",
+    )
+    done = secagg("simulate", "-c", str(config), "--silos", "20")
+    assert done.returncode == 2
+    assert "one CSV file a silo; --silos is for an own task" in done.stderr
 
 
 def test_a_missing_certificate_names_what_to_do(tmp_path: Path) -> None:

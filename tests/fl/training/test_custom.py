@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.errors import PlanError
+from fl.errors import DataError, PlanError
 from fl.plan import LocalPlan
 from fl.training.custom import OwnModel, OwnTask, load_task
 from fl.training.loop import TensorExamples
@@ -99,6 +99,18 @@ def test_a_task_that_cannot_be_made_says_why(
     monkeypatch.delitem(sys.modules, "tasks_of_a_test", raising=False)
     with pytest.raises(PlanError, match=said):
         load_task(reference, {})
+
+
+def test_a_factory_that_fails_is_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by type and place, so that a silo can refuse with it; its text may quote data."""
+    source = 'def make(settings):\n    return {}["patient 4711"]\n'
+    (tmp_path / "failing_tasks_of_a_test.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match=r"KeyError at failing_tasks_of_a_test\.py:2") as caught:
+        load_task("failing_tasks_of_a_test:make", {})
+    assert "4711" not in str(caught.value)
 
 
 def test_a_task_without_torch_is_taken_as_it_is(

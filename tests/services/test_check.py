@@ -1,0 +1,60 @@
+"""The look before joining: what `silo join` would refuse, `silo check` says first."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from services.clock import utc_now
+from services.config import SiloConfig, parse_config
+from services.silo.check import check_silo
+from services.testing import LocalFederation, make_federation
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> LocalFederation:
+    """Two silos with keys."""
+    return make_federation(tmp_path, silos=("silo-1", "silo-2"), now=utc_now())
+
+
+def _look(federation: LocalFederation, task: str = "fl.testing:toy_task") -> dict[str, str]:
+    """What is wrong with silo 1, by what was looked at."""
+    text = f'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\ntask = "{task}"\n'
+    config = parse_config(text.encode(), SiloConfig, source="silo.toml", base=federation.root)
+    run = federation.root / "run.toml"
+    run.write_text(
+        '[run]\nname = "toy"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
+        f'[task]\nname = "{task}"\n',
+        encoding="utf-8",
+    )
+    return {one.what: one.finding for one in check_silo(config, run) if not one.is_fine}
+
+
+def test_nothing_is_wrong_but_that_nobody_listens(federation: LocalFederation) -> None:
+    """The control."""
+    assert set(_look(federation)) == {"connection"}
+
+
+def test_another_silos_identity_key_is_found(federation: LocalFederation) -> None:
+    """A copied key is not the one that the roster binds to this name."""
+    shutil.copy(federation.folder("silo-2") / "identity.key", federation.folder("silo-1"))
+    assert "another identity key for silo silo-1" in _look(federation)["roster"]
+
+
+def test_another_silos_tls_key_is_found(federation: LocalFederation) -> None:
+    """Nor does a certificate belong to it."""
+    shutil.copy(federation.folder("silo-2") / "tls.key", federation.folder("silo-1"))
+    assert "does not belong to tls.key" in _look(federation)["certificate"]
+
+
+def test_a_factory_that_fails_is_a_finding(
+    federation: LocalFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own text may quote data; type and place are enough to go on."""
+    (tmp_path / "failing_task_of_a_test.py").write_text(
+        'def make(settings):\n    raise RuntimeError("patient 4711")\n', encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = _look(federation, "failing_task_of_a_test:make")["data"]
+    assert "RuntimeError at failing_task_of_a_test.py:2" in found
+    assert "4711" not in found
