@@ -7,6 +7,7 @@ from io import TextIOWrapper
 import typer
 
 from services.cli import (
+    audit,
     authority,
     coordinator,
     ledger,
@@ -34,6 +35,7 @@ app.add_typer(run.app, name="run")
 app.add_typer(model.app, name="model")
 app.add_typer(transcript.app, name="transcript")
 app.add_typer(ledger.app, name="ledger")
+app.command("audit", epilog="Example: secagg audit --config run.toml")(audit.audit)
 app.command("plan", epilog="Example: secagg plan -n 10 -d 650 -N 5000 -T 50 --q 0.1")(plan.plan)
 app.command("simulate", epilog="Example: secagg simulate --config run.toml --silos 10")(
     simulate.simulate

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 LEAVES = (
+    ("audit",),
     ("authority", "init"),
     ("authority", "issue"),
     ("authority", "renew"),

@@ -1,0 +1,215 @@
+"""Rehearsals in which canaries measure how much noise there really is (privacy.md 8).
+
+Virtual silos whose whole change is a canary, a secret vector of norm C, take part in a simulated
+run beside silos that change nothing. They go through the very code of a run: clip, grid, share,
+masks, sum, decode. How well the released sums still point at the canaries bounds epsilon from
+below. A rehearsal costs no budget, because no patient is in it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp.audit import (
+    AuditFigure,
+    canaries,
+    commitment,
+    cosine_bound,
+    cosines,
+    inclusion,
+    one_run_bound,
+    one_run_guesses,
+)
+from dp.closed_form import gaussian_epsilon
+from dp.plan import Mode, PrivacyPlan, Unit, Weights
+from dp.rng import NoiseSource
+from fl.errors import PlanError, RunStateError
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
+from fl.privacy import as_settings
+from fl.run import RunStatus
+from fl.simulation import simulate
+
+_MODEL: Final = "model"
+_LEAST_SILOS: Final = 3
+_MOST_SILOS: Final = 200
+# Part of the canaries that a one-run audit guesses about, fixed before looking.
+_GUESSED: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What to rehearse.
+
+    Attributes:
+        privacy: the plan whose noise is measured, of mode silo or central.
+        dimension: d of the rehearsal's model; far more than canaries.
+        count: k canaries.
+        rounds: releases that are summed; at most the plan's.
+        seed: 32 secret bytes; commit to them before the rehearsal, open them after it.
+    """
+
+    privacy: PrivacyPlan
+    dimension: int
+    count: int
+    rounds: int
+    seed: bytes
+
+    def __post_init__(self) -> None:
+        """Refuse what would measure nothing."""
+        if self.privacy.mode not in {Mode.SILO, Mode.CENTRAL} or self.privacy.adaptive:
+            raise PlanError("a rehearsal measures modes silo and central, with a fixed clip norm")
+        if not 1 <= self.count <= _MOST_SILOS - _LEAST_SILOS or self.dimension < 10 * self.count:
+            raise PlanError(
+                f"canaries: expected 1 to {_MOST_SILOS - _LEAST_SILOS}, and a dimension of ten "
+                "times as many at least"
+            )
+        if not 1 <= self.rounds <= self.privacy.rounds:
+            raise PlanError(f"rounds: expected 1 to the plan's {self.privacy.rounds}")
+
+    @property
+    def commitment(self) -> bytes:
+        """What is written down before the rehearsal."""
+        return commitment(self.seed)
+
+    @property
+    def silos(self) -> int:
+        """Canaries, and silos that change nothing."""
+        return self.count + _LEAST_SILOS
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """n_c and h_dp: a third of the others may collude, as the silos' default policy has it."""
+        if not self.privacy.is_ring:
+            return 0, 0
+        colluding = max((self.silos - 1) // 3, 1)
+        return colluding, self.silos - colluding
+
+    @property
+    def claimed(self) -> float:
+        """Epsilon of so many releases with every share honest, at the plan's delta."""
+        _, honest = self.shares
+        excess = self.silos / honest if honest else 1.0
+        z = self.privacy.z * math.sqrt(excess)
+        return gaussian_epsilon(math.sqrt(self.rounds) / z, self.privacy.delta)
+
+
+def canary_audit(
+    rehearsal: Rehearsal, *, noise: Callable[[str], NoiseSource] | None = None
+) -> AuditFigure:
+    """Let all canaries take part, and read epsilon off their cosines (privacy.md 8.1).
+
+    Args:
+        rehearsal: what to rehearse.
+        noise: another source of noise, to see that the audit finds it out.
+    """
+    vectors = _vectors(rehearsal)
+    released = _released(rehearsal, vectors, noise)
+    scores = cosines(vectors, released)
+    estimate, lower = cosine_bound(scores, rehearsal.dimension, rehearsal.privacy.delta)
+    return AuditFigure(estimate=estimate, lower=lower, claimed=rehearsal.claimed)
+
+
+def one_run_audit(
+    rehearsal: Rehearsal, *, noise: Callable[[str], NoiseSource] | None = None
+) -> AuditFigure:
+    """Let each canary take part by a coin, and guess which did: a bound with proof (8.2)."""
+    vectors = _vectors(rehearsal)
+    included = inclusion(rehearsal.seed, rehearsal.count)
+    released = _released(rehearsal, vectors * included[:, None], noise)
+    guesses = max(2, 2 * round(_GUESSED * rehearsal.count / 2))
+    right = one_run_guesses(cosines(vectors, released), included, guesses)
+    lower = one_run_bound(rehearsal.count, guesses, right, rehearsal.privacy.delta)
+    return AuditFigure(estimate=lower, lower=lower, claimed=rehearsal.claimed)
+
+
+def _vectors(rehearsal: Rehearsal) -> NDArray[np.float64]:
+    return canaries(rehearsal.seed, rehearsal.count, rehearsal.dimension, rehearsal.privacy.clip)
+
+
+def _released(
+    rehearsal: Rehearsal,
+    vectors: NDArray[np.float64],
+    noise: Callable[[str], NoiseSource] | None,
+) -> FloatVector:
+    """Return the sum of all released sums, noise included."""
+    tasks: dict[str, _Fixed] = {
+        f"canary-{place:03}": _Fixed(vector) for place, vector in enumerate(vectors)
+    }
+    for place in range(_LEAST_SILOS):
+        tasks[f"still-{place:03}"] = _Fixed(np.zeros(rehearsal.dimension))
+    plan = _plan(rehearsal)
+    result = simulate(plan, tasks, noise=noise)
+    if result.status is not RunStatus.COMPLETED:
+        raise RunStateError(f"the rehearsal failed: {result.reason}")
+    return result.model()[_MODEL].astype(np.float64)
+
+
+def _plan(rehearsal: Rehearsal) -> TrainingPlan:
+    """The run's plan with the rehearsal's sizes."""
+    silos = rehearsal.silos
+    privacy = replace(
+        rehearsal.privacy,
+        unit=Unit.SILO,
+        weights=Weights.UNIFORM,
+        max_weight=1.0,
+        rounds=rehearsal.rounds,
+        dimension=rehearsal.dimension,
+        segments=(),
+        cohort_size=silos,
+        denominator=1.0,
+        n_c=rehearsal.shares[0],
+        h_dp=rehearsal.shares[1],
+        grid_bound=None,
+        padding=None,
+        allow_low_utility=True,
+    )
+    return TrainingPlan(
+        task=TaskPlan(name="fl.rehearsal:canaries"),
+        local=LocalPlan(local_steps=1, learning_rate=1.0),
+        rounds=rehearsal.rounds,
+        max_silos=silos,
+        metrics=False,
+        max_refreshes=0,
+        privacy=as_settings(privacy),
+    )
+
+
+class _Fixed:
+    """A task that changes the model by the same vector in every round."""
+
+    n_examples: Final = 1
+
+    def __init__(self, vector: FloatVector) -> None:
+        self._vector = vector
+
+    def initial_model(self, _seed: int, /) -> dict[str, Tensor]:
+        return {_MODEL: np.zeros(len(self._vector))}
+
+    def statistics(self) -> FeatureMoments:
+        none = np.zeros(0)
+        return FeatureMoments(names=(), counts=none.astype(np.int64), sums=none, squares=none)
+
+    def prepare(self, _preprocess: Mapping[str, FloatVector], /) -> None:
+        pass
+
+    def train(
+        self,
+        model: NamedTensors,
+        _correction: FloatVector | None,
+        _local: LocalPlan,
+        _seed: int,
+        _round_number: int,
+        /,
+    ) -> LocalResult:
+        return LocalResult(model_after=model[_MODEL].astype(np.float64) + self._vector, steps=1)
+
+    def gradient(self, _model: NamedTensors, /) -> FloatVector:
+        return -self._vector
+
+    def evaluate(self, _model: NamedTensors, /) -> Metrics:
+        return Metrics(loss_sum=0.0, correct=0, examples=1)
