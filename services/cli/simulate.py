@@ -63,11 +63,19 @@ def demo(
         Path, typer.Option("--output", "-o", help="Folder under which the demo keeps its files.")
     ] = Path("runs"),
     rounds: Annotated[int, typer.Option("--rounds", min=3, help="Training rounds a run.")] = 20,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="One run with differential privacy and its report.")
+    ] = False,
 ) -> None:
     """Run a real federation on this machine: five hospitals, FedAvg and SCAFFOLD, over mTLS.
 
-    A silo is killed in the middle of a round of both runs and comes back.
+    A silo is killed in the middle of a round of both runs and comes back. With --privacy there is
+    one run whose patients are protected by noise; it ends with a report and a verified ledger.
     """
+    if privacy:
+        from services.demo.privacy import run_privacy_demo
+
+        raise typer.Exit(run_privacy_demo(output, rounds=rounds))
     from services.demo.main import run_demo
 
     raise typer.Exit(run_demo(output, rounds=rounds))
