@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from services.cli.options import AsJson, Config, show
+
+_MOST_RELEASES: Final = 10
 
 
 def audit(
@@ -15,7 +17,10 @@ def audit(
     dimension: Annotated[
         int, typer.Option("--dimension", "-d", help="Parameters of the rehearsal's model.")
     ] = 20_000,
-    rounds: Annotated[int, typer.Option("--rounds", "-T", help="Releases to sum.", min=1)] = 1,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", "-T", help="Releases to sum; by default the plan's, 10 at most."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write seed and findings.")
     ] = None,
@@ -38,11 +43,12 @@ def audit(
     privacy = privacy_of(build_plan(load_config(config, RunConfig), max_silos=200))
     if privacy is None:
         raise ConfigError(f"{config}: expected [privacy], found none; nothing is claimed")
+    releases = min(privacy.rounds, _MOST_RELEASES) if rounds is None else rounds
     rehearsal = Rehearsal(
         privacy=privacy,
         dimension=dimension,
         count=canaries,
-        rounds=rounds,
+        rounds=releases,
         seed=SystemRng().bytes(32),
     )
     typer.echo(f"canaries committed to: {rehearsal.commitment.hex()}", err=True)
@@ -51,7 +57,7 @@ def audit(
         "commitment": rehearsal.commitment.hex(),
         "seed": rehearsal.seed.hex(),
         "plan_digest": privacy.digest.hex(),
-        "rounds": rounds,
+        "rounds": releases,
         "audits": {
             name: {"lower": one.lower, "estimate": one.estimate, "claimed": one.claimed}
             for name, one in found.items()
