@@ -13,6 +13,7 @@ from services.cli import (
     ledger,
     model,
     plan,
+    reproduce,
     run,
     silo,
     simulate,
@@ -41,6 +42,7 @@ app.command("simulate", epilog="Example: secagg simulate --config run.toml --sil
     simulate.simulate
 )
 app.command("demo", epilog="Example: secagg demo")(simulate.demo)
+app.command("reproduce", epilog="Example: secagg reproduce toy --quick")(reproduce.reproduce)
 
 
 def main() -> None:

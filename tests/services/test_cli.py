@@ -24,6 +24,7 @@ LEAVES = (
     ("model", "predict"),
     ("model", "show"),
     ("plan",),
+    ("reproduce",),
     ("run", "enroll"),
     ("run", "fetch"),
     ("run", "install"),
