@@ -125,7 +125,9 @@ def read_facts(lines: Sequence[bytes]) -> Facts:
 
 
 def _read(entries: Sequence[Entry]) -> Facts:
-    if not entries or entries[0].kind is not Kind.GENESIS:
+    if not entries:
+        return Facts(entries=(), kind="", writer="", subject="", software={})
+    if entries[0].kind is not Kind.GENESIS:
         raise PlanError("expected GENESIS as the first entry")
     first = entries[0].body
     software = first.get("software")

@@ -15,6 +15,7 @@ from dp.accountant import delta_for
 from dp.charges import ChargeState
 from dp.errors import PrivacyError
 from dp.plan import Adjacency, Mode, PrivacyPlan, Unit, noise_on_mean
+from services.errors import CorruptError
 from services.report.facts import Facts, PlanFacts, event_text
 from services.report.plots import Plot, bars
 
@@ -50,7 +51,13 @@ _FALSE_ALARMS: Final = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
 def html(facts: Facts) -> str:
-    """The page."""
+    """The page.
+
+    Raises:
+        CorruptError: there is nothing to report on.
+    """
+    if not facts.entries:
+        raise CorruptError("the ledger is empty; there is nothing to report on yet")
     what = "Run" if facts.kind == "run" else "Data set"
     body = [
         f"<h1>Privacy report: {what.lower()} {escape(facts.subject)}</h1>",

@@ -1,12 +1,17 @@
 """Ledgers between coordinator and silos: what is charged, signed, given back and refused."""
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from dp.account import intent_for
 from dp.entries import Entry, Kind, Signature
+from dp.errors import BudgetExceededError
+from dp.events import GaussianEvent
+from dp.filters import Filter, FilterKind
 from dp.ledger import Ledger, LedgerStore, SignedHead
 from dp.ledger_testing import LedgerStoreContract
 from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
@@ -207,14 +212,14 @@ def test_two_runs_at_once_cannot_overspend(tmp_path: Path) -> None:
     coordinator.charge(1, 0, both[0])
     coordinator.charge(2, 0, both[0])
     both[1].receive(coordinator.notice())
-    outcomes: list[str] = []
+    outcomes: dict[int, str] = {}
 
     def spend(one: SiloLedgers, number: int) -> None:
         try:
             one.charge(round_parameters(number), TRAINING)
-            outcomes.append("charged")
+            outcomes[number] = "charged"
         except BudgetExhaustedError:
-            outcomes.append("refused")
+            outcomes[number] = "refused"
 
     threads = [
         threading.Thread(target=spend, args=(one, place)) for place, one in enumerate(both, 1)
@@ -223,9 +228,10 @@ def test_two_runs_at_once_cannot_overspend(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["charged", "refused"]
+    assert sorted(outcomes.values()) == ["charged", "refused"]
+    refused = next(number for number, outcome in outcomes.items() if outcome == "refused")
     with pytest.raises(BudgetExhaustedError, match="epsilon"):
-        both[0].check_round(round_parameters(3 - outcomes.index("charged") - 1), TRAINING)
+        both[0].check_round(round_parameters(refused), TRAINING)
 
 
 def test_a_silo_without_a_budget_refuses_a_plan_and_the_other_way_round(tmp_path: Path) -> None:
@@ -440,3 +446,61 @@ def test_words_about_ledgers_are_told_from_messages_of_the_protocol() -> None:
     assert not is_ledger(abandons(range(1, 2))[0].encode())
     assert not is_ledger(b"")
     assert LedgerAnswer.decode(answer.encode()) == answer
+
+
+def test_a_budget_of_ten_ends_after_23_rounds(tmp_path: Path) -> None:
+    """DPA-09: sigma 2.4; the 24th round is refused before anything is opened, on both sides."""
+    plan = replace(PLAN, z=2.4, rounds=40, padding=None)
+    book = RunBook(
+        tmp_path, round_parameters().run, Party(COORDINATOR, FEDERATION.coordinator), plan
+    )
+    book.begin(
+        keys=public_keys(ROSTER),
+        account=run_account(plan, "forty rounds", 10.0),
+        software={},
+        policy="",
+        time_utc=NOW,
+    )
+    for number in range(1, 24):
+        book.charge(number, 0, time_utc=NOW)
+    assert book.spent == pytest.approx(9.991, abs=1e-3)
+    with pytest.raises(BudgetExceededError):
+        book.charge(24, 0, time_utc=NOW)
+    mine = silo(tmp_path / "silo", budget=settings(epsilon=10.0)).budget
+    assert mine is not None
+    intent = intent_for(plan, run_id="aa", round_number=1, epsilon=10.0)
+    assert mine.rounds_left(intent) == 23
+
+
+def test_two_processes_are_granted_what_one_ledger_allows(tmp_path: Path) -> None:
+    """DPA-11: budget for 3, two processes want 2 each, started together, again and again."""
+    three = [GaussianEvent(z=2.0, count=3)]
+    limit = Filter(kind=FilterKind.GDP, delta=1e-5).epsilon(three) * 1.0001
+    for repeat in range(8):
+        folder = tmp_path / str(repeat)
+        coordinator = Coordinator(folder / "run")
+        both = [silo(folder / "silo", budget=settings(epsilon=limit)) for _ in range(2)]
+        assert both[0].budget is not None
+        coordinator.commit(both[0])
+        for number in range(1, 5):
+            coordinator.charge(number, 0, both[0])
+        both[1].receive(coordinator.notice())
+        granted: list[int] = []
+
+        def spend(one: SiloLedgers, numbers: tuple[int, int], granted: list[int]) -> None:
+            for number in numbers:
+                try:
+                    one.charge(round_parameters(number), TRAINING)
+                    granted.append(number)
+                except BudgetExhaustedError:
+                    pass
+
+        threads = [
+            threading.Thread(target=spend, args=(both[0], (1, 2), granted)),
+            threading.Thread(target=spend, args=(both[1], (3, 4), granted)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(granted) == 3
