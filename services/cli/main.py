@@ -17,6 +17,7 @@ from services.cli import (
     run,
     silo,
     simulate,
+    stats,
     transcript,
 )
 
@@ -34,6 +35,7 @@ app.add_typer(silo.app, name="silo")
 app.add_typer(coordinator.app, name="coordinator")
 app.add_typer(run.app, name="run")
 app.add_typer(model.app, name="model")
+app.add_typer(stats.app, name="stats")
 app.add_typer(transcript.app, name="transcript")
 app.add_typer(ledger.app, name="ledger")
 app.command("audit", epilog="Example: secagg audit --config run.toml")(audit.audit)

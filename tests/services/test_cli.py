@@ -39,6 +39,8 @@ LEAVES = (
     ("silo", "join"),
     ("silo", "status"),
     ("simulate",),
+    ("stats", "advise"),
+    ("stats", "describe"),
     ("transcript", "verify"),
 )
 
