@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, assert_never
 
-from fl.errors import DataError, LearningError, SchemaError
+from fl.errors import (
+    DataError,
+    LearningError,
+    NonFiniteUpdateError,
+    SchemaError,
+    WeightError,
+)
 from secagg.effects import Aborted, Aggregate, TrainingWanted
 from secagg.errors import ReplayError, SecAggError
 from secagg.ids import AttemptId, RunId
@@ -470,9 +476,9 @@ class SiloNode:
 def _told(error: BaseException) -> str:
     """What the coordinator is told of an error: nothing that may speak of this silo's data.
 
-    A schema's problems name columns and count cells, and a foreign error's text may quote anything;
-    they stay in this silo's own log.
+    A schema's problems name columns and count cells, a weight's say whether rows are too few or too
+    many, and a foreign error's text may quote anything; they stay in this silo's own log.
     """
-    if isinstance(error, SchemaError | DataError):
-        return "this silo's data do not fit the plan; its own log says where"
+    if isinstance(error, DataError | NonFiniteUpdateError | SchemaError | WeightError):
+        return "this silo's data or update cannot be used; its own log says why"
     return str(error)[:2000] if isinstance(error, LearningError) else "an error at this silo"

@@ -1,0 +1,103 @@
+"""Silo processes whose own task is flawed: left out of the sum by name, and still there after."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from services.demo.federation import Child, LocalFederation
+
+pytestmark = pytest.mark.e2e
+
+SILOS = ("silo-1", "silo-2", "silo-3", "silo-4")
+TASK = """
+import numpy as np
+from fl.testing import LeastSquaresTask
+
+
+class NotFinite(LeastSquaresTask):
+    def train(self, *arguments):
+        result = super().train(*arguments)
+        result.model_after[0] = np.nan
+        return result
+
+
+def make(settings):
+    flaw = settings.get("flaw", "")
+    if flaw == "factory":
+        raise RuntimeError("patient 4711")
+    rows = 0 if flaw == "weight" else 30
+    inputs = np.ones((rows, 2 if flaw == "shape" else 1))
+    return (NotFinite if flaw == "nan" else LeastSquaresTask)(inputs, np.ones(rows))
+"""
+RUN = """
+[run]
+name = "one flawed"
+rounds = 1
+
+[local]
+steps = 1
+batch_size = 0
+learning_rate = 0.1
+
+[weights]
+kind = "hidden"
+n_cap = 100
+
+[task]
+name = "flawed_task_of_a_test:make"
+"""
+KEPT = ": this silo's data or update cannot be used; its own log says why"
+FLAWS = {
+    "nan": "NonFiniteUpdateError" + KEPT,
+    "shape": "SpecMismatchError: round 1: vector: the plan and this silo's task give update[2]",
+    "factory": "DataError" + KEPT,
+    "weight": "WeightError" + KEPT,
+}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    """A coordinator and three sound silos; one may be missing from a sum."""
+    home = tmp_path_factory.mktemp("federation")
+    (home / "flawed_task_of_a_test.py").write_text(TASK, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(home))
+        with LocalFederation(home=home, silos=SILOS) as made:
+            made.start_coordinator()
+            for name in SILOS[:-1]:
+                start(made, name, "").wait_for("connected")
+            yield made
+
+
+def start(federation: LocalFederation, name: str, flaw: str) -> Child:
+    """Start a silo with a flaw in its task."""
+    settings = ["[settings]", f'flaw = "{flaw}"'] if flaw else []
+    return federation.start_silo(name, ['task = "flawed_task_of_a_test:make"', *settings])
+
+
+@pytest.mark.parametrize("flaw", list(FLAWS))
+def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> None:
+    """Its error reaches the coordinator by name, without what the silo's own code said."""
+    flawed = start(federation, "silo-4", flaw)
+    flawed.wait_for("connected")
+    config, operator = federation.home / "run.toml", str(federation.operator_file)
+    config.write_text(RUN, encoding="utf-8")
+    command = [sys.executable, "-m", "services.cli", "run", "start", "-c", str(config)]
+    done = subprocess.run(
+        [*command, "--operator", operator, "--watch", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["rounds"][0]["survivors"] == [1, 2, 3]
+    refusal = next(seat["refusal"] for seat in last["seats"] if seat["silo"] == "silo-4")
+    assert refusal.startswith(FLAWS[flaw])
+    assert "4711" not in done.stdout
+    assert flawed.exit_code is None, "a flaw costs a round, not the process"
+    flawed.end()
