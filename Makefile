@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: help install demo test e2e cov check docs stubs bench clean
+.PHONY: help install demo test e2e cov check docs stubs bench chaos clean
 
 help:
 	@echo 'make demo    a federation of five silos on this machine, over mTLS, on real data'
@@ -21,6 +21,7 @@ help:
 	@echo 'make stubs   regenerate services/wire/v1 from proto/'
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
+	@echo 'make chaos   kill processes of a federation for CHAOS_SECONDS=600 and compare its model with a replay'
 	@echo 'make clean   remove .venv and caches; runs/ stays'
 
 install: $(INSTALLED)
@@ -65,6 +66,13 @@ stubs: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m bench masking --json
 	$(BIN)/python -m bench round --silos 10 --dim 1000000 --json
+
+# A fixed seed repeats the choice of victims, not the machine's timing.
+CHAOS_SECONDS ?= 600
+CHAOS_SEED ?= 1
+
+chaos: $(INSTALLED)
+	$(BIN)/python tools/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

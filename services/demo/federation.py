@@ -143,7 +143,7 @@ class LocalFederation:
         """Where a holder keeps its runs."""
         return self.home / name / "storage"
 
-    def start_coordinator(self, *, wait: bool = True) -> Child:
+    def start_coordinator(self, *, wait: bool = True, fault: str = "") -> Child:
         """Start the coordinator; waits until it listens, or lets silos start meanwhile."""
         lines = [
             f'listen = "{self.address}"',
@@ -154,7 +154,8 @@ class LocalFederation:
             *(f"{name} = {float(seconds)}" for name, seconds in self.deadlines.items()),
         ]
         path = self._write("coordinator.toml", lines)
-        child = self._spawn(COORDINATOR, ["coordinator", "serve", "--config", str(path)])
+        arguments = ["coordinator", "serve", "--config", str(path)]
+        child = self._spawn(COORDINATOR, arguments, fault=fault)
         if wait:
             child.wait_for("listening")
         self._write(

@@ -121,7 +121,7 @@ class Coordinator:
         """Run until all silos have the sum, or until killed."""
         if self.logbook.found:
             self.driver.replay()
-        tasks = [asyncio.create_task(self.driver.run())]
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(self.driver.run())]
         tasks += [asyncio.create_task(self.serve(silo)) for silo in silos]
         try:
             await asyncio.gather(*tasks)
