@@ -15,6 +15,7 @@ _MODULES: Final = {
     "round": "bench.roundtrip",
     "protocol": "bench.protocol",
     "noise": "bench.noise",
+    "simulation": "bench.simulation",
 }
 
 
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     names.add_parser("noise").add_argument(
         "--dim", type=int, default=2_000_000, help="samples of each draw"
     )
+    names.add_parser("simulation").add_argument("--silos", type=int, default=100)
     for one in names.choices.values():
         one.add_argument("--json", action="store_true", help="one object on one line")
     return parser

@@ -63,6 +63,16 @@ def test_protocol_prints_every_part(capsys: pytest.CaptureFixture[str]) -> None:
         assert times.pop("total") == pytest.approx(sum(times.values()))
 
 
+def test_simulation_prints_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the two times beside it."""
+    figures = _figures(capsys, "simulation", "--silos", "3")
+    plain, secure = figures["plain_s"], figures["secure_s"]
+    assert isinstance(plain, float)
+    assert isinstance(secure, float)
+    assert min(_numbers(figures)) > 0
+    assert figures["secure_over_plain"] == pytest.approx(secure / plain)
+
+
 @pytest.mark.parametrize(("drop_share", "seeds"), [(0.0, 7), (0.15, 12), (0.3, 15)])
 def test_a_rehearsal_takes_off_as_many_masks_as_it_says(drop_share: float, seeds: int) -> None:
     """One self mask a survivor, and one pairwise mask for each dropout at each survivor.
