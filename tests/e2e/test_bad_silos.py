@@ -1,4 +1,4 @@
-"""Silo processes whose own task is flawed: left out of the sum by name, and still there after."""
+"""Silo processes whose own task is flawed, and what a coordinator's folders hold afterwards."""
 
 import json
 import subprocess
@@ -11,7 +11,9 @@ from services.demo.federation import Child, LocalFederation
 
 pytestmark = pytest.mark.e2e
 
-SILOS = ("silo-1", "silo-2", "silo-3", "silo-4")
+# Rows of each silo that is not flawed: numbers that stand nowhere by chance.
+ROWS = {"silo-1": 4_861_177, "silo-2": 5_147_303, "silo-3": 5_578_739}
+SILOS = (*ROWS, "silo-4")
 TASK = """
 import numpy as np
 from fl.testing import LeastSquaresTask
@@ -28,7 +30,7 @@ def make(settings):
     flaw = settings.get("flaw", "")
     if flaw == "factory":
         raise RuntimeError("patient 4711")
-    rows = 0 if flaw == "weight" else 30
+    rows = settings.get("rows", 0 if flaw == "weight" else 30)
     inputs = np.ones((rows, 2 if flaw == "shape" else 1))
     return (NotFinite if flaw == "nan" else LeastSquaresTask)(inputs, np.ones(rows))
 """
@@ -44,7 +46,7 @@ learning_rate = 0.1
 
 [weights]
 kind = "hidden"
-n_cap = 100
+n_cap = 10_000_000
 
 [task]
 name = "flawed_task_of_a_test:make"
@@ -68,20 +70,20 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
         with LocalFederation(home=home, silos=SILOS) as made:
             made.start_coordinator()
             for name in SILOS[:-1]:
-                start(made, name, "").wait_for("connected")
+                start(made, name, f"rows = {ROWS[name]}").wait_for("connected")
             yield made
 
 
-def start(federation: LocalFederation, name: str, flaw: str) -> Child:
-    """Start a silo with a flaw in its task."""
-    settings = ["[settings]", f'flaw = "{flaw}"'] if flaw else []
-    return federation.start_silo(name, ['task = "flawed_task_of_a_test:make"', *settings])
+def start(federation: LocalFederation, name: str, setting: str) -> Child:
+    """Start a silo with this setting of its task."""
+    task = ['task = "flawed_task_of_a_test:make"', "[settings]", setting]
+    return federation.start_silo(name, task)
 
 
 @pytest.mark.parametrize("flaw", list(FLAWS))
 def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> None:
     """Its error reaches the coordinator by name, without what the silo's own code said."""
-    flawed = start(federation, "silo-4", flaw)
+    flawed = start(federation, "silo-4", f'flaw = "{flaw}"')
     flawed.wait_for("connected")
     config, operator = federation.home / "run.toml", str(federation.operator_file)
     config.write_text(RUN, encoding="utf-8")
@@ -96,8 +98,21 @@ def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> No
     assert done.returncode == 0, (done.stdout, done.stderr)
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["rounds"][0]["survivors"] == [1, 2, 3]
+    assert last["rounds"][0]["metrics"]["examples"] == sum(ROWS.values())
     refusal = next(seat["refusal"] for seat in last["seats"] if seat["silo"] == "silo-4")
     assert refusal.startswith(FLAWS[flaw])
     assert "4711" not in done.stdout
     assert flawed.exit_code is None, "a flaw costs a round, not the process"
     flawed.end()
+
+
+def test_the_coordinator_s_folders_hold_no_count_of_a_silo(federation: LocalFederation) -> None:
+    """Neither its storage nor any log, as text or as an integer; the sum's count is found."""
+    storage, logs = federation.storage("coordinator"), federation.home / "logs"
+    files = [path for folder in (storage, logs) for path in folder.rglob("*") if path.is_file()]
+    held = b"\x00\xff".join(path.read_bytes() for path in files)
+    assert str(sum(ROWS.values())).encode() in held, "the control: reports hold the sum"
+    for rows in ROWS.values():
+        for order in ("big", "little"):
+            assert rows.to_bytes(8, order) not in held
+        assert str(rows).encode() not in held
