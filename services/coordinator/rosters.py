@@ -26,10 +26,10 @@ from services.enrollment.roster_file import (
 )
 from services.errors import CredentialError, VersionError
 from services.observe.logs import Logger
+from services.security.credentials import file_stamp
 
 _GLANCE_S: Final = 1.0
 _INSTALL: Final = "install the bundle that was issued for the coordinator's own request"
-_Stamp = tuple[int, int, int] | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Rosters:
     trust: Trust
     coordinator_key: bytes
     in_force: SignedRoster
-    _seen: _Stamp = None
+    _seen: tuple[int, int] | None = None
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -55,7 +55,7 @@ class Rosters:
         Raises:
             CredentialError: it is missing, not signed by the roots, or names another coordinator.
         """
-        trust, seen = load_trust(directory / TRUST), _stamp(file)
+        trust, seen = load_trust(directory / TRUST), file_stamp(file)
         signed = load_signed(file)
         verified(signed, trust, str(file))
         if signed.roster.coordinator_key != coordinator_key:
@@ -122,7 +122,7 @@ class Rosters:
         Raises:
             CredentialError: it does not.
         """
-        stamp = _stamp(self.file)
+        stamp = file_stamp(self.file)
         if stamp is None or stamp == self._seen:
             return None
         self._seen = stamp
@@ -146,12 +146,3 @@ class Rosters:
 
     def _version_file(self, version: int) -> Path:
         return version_file(self.file.parent / HISTORY, version)
-
-
-def _stamp(path: Path) -> _Stamp:
-    """What changes with every replacement of a file; None if it is not there now."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

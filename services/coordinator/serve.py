@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from contextlib import suppress
@@ -34,6 +35,7 @@ from services.storage.lease import RENEW_S
 from services.wire.servicers import SERVICE_NAMES, add_services
 
 _GRACE_S = 3.0
+_FILES = 8192
 # Envelopes that one process may post to a silo before its numbers reach the next process's.
 _SEQUENCE_BITS = 40
 # How often a standby looks whether it is needed.
@@ -51,6 +53,7 @@ async def serve(config: CoordinatorConfig) -> None:
         LeaseLostError: a standby has taken over.
     """
     stop = _stop_signal()
+    _allow_many_files()
     log = get_logger("coordinator")
     credentials = load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
     days_left = credentials.days_left(utc_now())
@@ -131,6 +134,14 @@ async def _renew(store: CoordinatorStore) -> None:
     while True:
         await asyncio.sleep(RENEW_S)
         await asyncio.to_thread(store.renew)
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files: each connection has one (SERVER_OPTIONS bounds them)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _own_name() -> str:

@@ -178,6 +178,20 @@ class LocalFederation:
         arguments = ["silo", "join", "--config", str(path), *options]
         return self._spawn(name, arguments, fault=fault)
 
+    def start_crowd(
+        self, name: str, silos: Mapping[str, Sequence[str]], *, once: bool = False
+    ) -> Child:
+        """Start one process with many silos.
+
+        Args:
+            name: of the process, for its log.
+            silos: for each silo, the lines of its settings, as for `start_silo`.
+            once: whether it ends when each silo has taken part in one run.
+        """
+        paths = [str(self.write_silo(silo, task)) for silo, task in silos.items()]
+        options = ["--once"] if once else []
+        return self._spawn(name, [*options, *paths], module="services.demo.crowd")
+
     def write_silo(self, name: str, task: Sequence[str]) -> Path:
         """Write a silo's settings; returns the file."""
         lines = [
@@ -199,7 +213,15 @@ class LocalFederation:
             hosts = (_HOST, "localhost") if role is Role.COORDINATOR else ()
             request = enroll(self._keys(name), name=name, role=role, hosts=hosts, rng=rng)
             organization = name if role is Role.SILO else ""
-            authority.issue(home, request, role=role, now=now, organization=organization)
+            authority.issue(
+                home,
+                request,
+                role=role,
+                now=now,
+                organization=organization,
+                spread_roster=False,
+            )
+        authority.spread(home)
         for name, _ in holders:
             authority.install(home / "issued" / name, self._keys(name))
 
@@ -211,7 +233,14 @@ class LocalFederation:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path
 
-    def _spawn(self, name: str, arguments: Sequence[str], *, fault: str = "") -> Child:
+    def _spawn(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        fault: str = "",
+        module: str = "services.cli",
+    ) -> Child:
         number = sum(child.name == name for child in self._children) + 1
         log = self.home / "logs" / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")
         environment = {key: os.environ[key] for key in os.environ if key != faults.VARIABLE}
@@ -219,7 +248,7 @@ class LocalFederation:
             environment[faults.VARIABLE] = fault
         stream = log.open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.cli", *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

@@ -129,6 +129,7 @@ def issue(
     organization: str = "",
     valid_days: int = VALID_DAYS,
     replace_coordinator: bool = False,
+    spread_roster: bool = True,
 ) -> Issued:
     """Certify a holder and list it in the roster.
 
@@ -143,6 +144,8 @@ def issue(
         valid_days: how long the certificate lasts.
         replace_coordinator: whether a coordinator with new keys takes the place of the old one,
             whose keys are revoked.
+        spread_roster: whether every bundle gets the newest roster at once; of many requests, leave
+            it to one `spread` after the last.
 
     Raises:
         CredentialError: the authority's own files or the request cannot be read.
@@ -180,7 +183,8 @@ def issue(
     save_trust(bundle / TRUST, trust)
     if listed is not roster:
         _sign(directory, listed)
-    _spread(directory, listed)
+    if spread_roster:
+        spread(directory)
     return Issued(bundle=bundle, roster_version=listed.version, is_renewal=listed is roster)
 
 
@@ -244,8 +248,25 @@ def revoke(directory: Path, name: str) -> int:
         _add_revoked(directory, keys=(entry.certificate_key,))
     _forget(directory, name)
     _sign(directory, following)
-    _spread(directory, following)
+    spread(directory)
     return following.version
+
+
+def spread(directory: Path) -> None:
+    """Let every bundle carry the newest roster, and a coordinator's all versions.
+
+    Bundles issued earlier may not be installed yet.
+    """
+    versions = set(_versions(directory))
+    signed = load_signed(version_file(directory, max(versions)))
+    hubs = {one.name for one in signed.roster.officers if one.role is OfficerRole.COORDINATOR}
+    for folder in (directory / _ISSUED).iterdir():
+        save_signed(folder / ROSTER, signed)
+        if folder.name in hubs:
+            history = make_private_dir(folder / HISTORY)
+            for version in versions - set(_versions(history)):
+                path = version_file(directory, version)
+                write_atomic(history / path.name, path.read_bytes())
 
 
 def newest_roster(directory: Path) -> Roster | None:
@@ -316,22 +337,6 @@ def _sign(directory: Path, roster: Roster) -> None:
     signature = (root.public, root.sign(roster.signed_bytes()))
     signed = SignedRoster(roster=roster, signatures=(signature,))
     save_signed(version_file(directory, roster.version), signed)
-
-
-def _spread(directory: Path, roster: Roster) -> None:
-    """Let every bundle carry the newest roster, and a coordinator's all versions.
-
-    Bundles issued earlier may not be installed yet.
-    """
-    signed = load_signed(version_file(directory, roster.version))
-    hubs = {one.name for one in roster.officers if one.role is OfficerRole.COORDINATOR}
-    for folder in (directory / _ISSUED).iterdir():
-        save_signed(folder / ROSTER, signed)
-        if folder.name in hubs:
-            history = make_private_dir(folder / HISTORY)
-            for version in set(_versions(directory)) - set(_versions(history)):
-                path = version_file(directory, version)
-                write_atomic(history / path.name, path.read_bytes())
 
 
 def _load_revoked(directory: Path) -> _Revoked:

@@ -9,7 +9,6 @@ certificate.
 
 import errno
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from secagg.keys import IdentityKey
+from services.clock import utc_now
 from services.errors import AddressInUseError, ConfigError, CredentialError, missing_file
 from services.files import read_secret
 from services.security.identity import CertificateIdentity, Role, subject_names
@@ -55,14 +55,16 @@ _CHANNEL_OPTIONS: Final[_Options] = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
-# gRPC's own pause before it dials again grows to two minutes; a restarted coordinator is back sooner.
-_RECONNECT: Final[_Options] = (
-    ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
-)
 SERVER_OPTIONS: Final[_Options] = (
     *_KEEPALIVE,
+    # Strangers hold no more than they must: a handshake has ten seconds, a connection on which
+    # nobody calls five minutes, and there are never more connections than file handles for them.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_allowed_incoming_connections", 2_000),
+    ("grpc.max_concurrent_streams", 128),
+    # The largest message is a protocol message of 3 MiB with its frame.
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # A second process on the same port must fail, not take half of the connections.
     ("grpc.so_reuseport", 0),
@@ -178,25 +180,37 @@ def load_identity(directory: Path) -> IdentityKey:
 def server_credentials(directory: Path) -> grpc.ServerCredentials:
     """Return credentials that demand a client certificate and pick up renewed files by themselves.
 
-    The files are read again at each handshake; if they cannot be read then, the last good ones
-    stay in use.
+    The files are looked at before each handshake. gRPC is told of a change only, and only of files
+    that fit together: it replaces what other threads' handshakes may be using at that moment
+    (grpc/grpc#36693), and certificates that it cannot use end the process.
     """
+    files = [directory / name for name in (TLS_KEY, CERTIFICATE, AUTHORITY)]
+    seen = [*map(file_stamp, files)]
 
     def configuration() -> grpc.ServerCertificateConfiguration:
+        key, certificate, authority = map(_read, files)
         return grpc.ssl_server_certificate_configuration(
-            [(_read(directory / TLS_KEY), _read(directory / CERTIFICATE))],
-            root_certificates=_read(directory / AUTHORITY),
+            [(key, certificate)], root_certificates=authority
         )
 
-    last = configuration()
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal seen
+        found = [*map(file_stamp, files)]
+        if found == seen:
+            return None
+        try:
+            load_credentials(directory, role=Role.COORDINATOR, now=utc_now())
+            fresh = configuration()
+        except CredentialError:
+            return None  # a bundle is installed file by file: the next handshake looks again
+        seen = found
+        return fresh
 
-    def renewed() -> grpc.ServerCertificateConfiguration:
-        nonlocal last
-        with suppress(CredentialError):
-            last = configuration()
-        return last
-
-    return grpc.dynamic_ssl_server_credentials(last, renewed, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type] # None means no change; the stubs do not know
+        require_client_authentication=True,
+    )
 
 
 def open_channel(target: str, credentials: Credentials, *, proxy: bool = False) -> grpc.aio.Channel:
@@ -259,6 +273,15 @@ def _bind_problem(host: str, port: int) -> str:
                 else str(error.strerror)
             )
     return ""
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """What changes with every replacement of a file; None if it is not there now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def _require(path: Path, kind: str) -> Path:

@@ -29,8 +29,16 @@ from services.wire.calls import RunState
 GIVE_UP_S = 3600.0
 
 
-async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | None:
-    """Take part in runs until SIGINT or SIGTERM; with `once`, in one run, and say how it ended.
+async def join(
+    config: SiloConfig, *, software: str, once: bool, stop: asyncio.Event | None = None
+) -> RunState | None:
+    """Take part in runs until told to stop; with `once`, in one run, and say how it ended.
+
+    Args:
+        config: silo.toml.
+        software: this software's version, for the other side's people.
+        once: whether to leave after the first run.
+        stop: tells to stop; without it, SIGINT and SIGTERM do.
 
     Raises:
         CredentialError: a key, certificate or roster is missing or unfit.
@@ -101,14 +109,15 @@ async def join(config: SiloConfig, *, software: str, once: bool) -> RunState | N
             log=log,
             once=once,
         )
-        return await node.run(_stop_signal())
+        return await node.run(stop or stop_signal())
     finally:
         renewing.cancel()
         await line.close()
         store.close()
 
 
-def _stop_signal() -> asyncio.Event:
+def stop_signal() -> asyncio.Event:
+    """Give an event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -7,7 +7,6 @@ open on the old one end there. So a renewal costs no restart and no round.
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import grpc.aio
@@ -20,6 +19,7 @@ from services.security.credentials import (
     CERTIFICATE,
     WARN_DAYS,
     Credentials,
+    file_stamp,
     load_credentials,
     open_channel,
 )
@@ -30,7 +30,6 @@ from services.wire.clients import AggregationClient
 _LOOK_S: Final = 3600.0
 # The longest that a call may still be open on a channel that is replaced.
 _GRACE_S: Final = 2 * WAIT_S
-_Stamp = tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,17 +47,17 @@ class Line:
     log: Logger
     client: AggregationClient = field(init=False)
     _channel: grpc.aio.Channel = field(init=False)
-    _seen: _Stamp | None = field(init=False)
+    _seen: tuple[int, int] | None = field(init=False)
     _closing: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Open the first channel."""
-        self._seen = _stamp(self.credentials.certificate_file)
+        self._seen = file_stamp(self.credentials.certificate_file)
         self._open()
 
     def refresh(self) -> None:
         """Open a new channel if another certificate lies on the disk; keep the old one if unfit."""
-        stamp = _stamp(self.credentials.certificate_file)
+        stamp = file_stamp(self.credentials.certificate_file)
         if stamp is None or stamp == self._seen:
             return
         self._seen = stamp
@@ -107,11 +106,3 @@ class Line:
         self.client = AggregationClient(
             self._channel, target=self.target, incarnation=self.incarnation
         )
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino

@@ -5,11 +5,13 @@ handed to the handler, and its answer encoded; whatever goes wrong ends in one s
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
+import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from secagg.ids import RunId
 from secagg.roster import Roster
@@ -134,8 +136,52 @@ def add_services(
         now: the clock by which certificates end.
     """
     gate = _Gate(roster=roster, unexpected=unexpected, answered=answered, now=now)
-    agg_grpc.add_AggregationServiceServicer_to_server(_Aggregation(aggregation, gate), server)
-    runs_grpc.add_RunServiceServicer_to_server(_Runs(runs, gate), server)
+    registry = cast(grpc.aio.Server, _Registry(server, gate))
+    agg_grpc.add_AggregationServiceServicer_to_server(_Aggregation(aggregation, gate), registry)
+    runs_grpc.add_RunServiceServicer_to_server(_Runs(runs, gate), registry)
+
+
+class _Registry:
+    """What generated code registers its methods with: here requests are parsed late.
+
+    gRPC would parse a request before anybody has asked who sends it. So the methods get bytes, and
+    a stranger's bytes stay bytes.
+    """
+
+    def __init__(self, server: grpc.aio.Server, gate: "_Gate") -> None:
+        self._server = server
+        self._gate = gate
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Ignore the same methods in the form that would parse at once."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
+    ) -> None:
+        """Serve a service's methods."""
+        late = {name: self._late(name, handler) for name, handler in handlers.items()}
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, late),)
+        )
+
+    def _late(
+        self, name: str, handler: "grpc.RpcMethodHandler[Any, Any]"
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        # Every call is unary and generated; grpc.aio's contexts are another class than grpc's.
+        behavior = cast(Callable[[object, object], Awaitable[object]], handler.unary_unary)
+        parse = cast(Callable[[bytes], object], handler.request_deserializer)
+
+        async def call(
+            data: bytes,
+            context: Context,  # type: ignore[type-arg] # any call's
+        ) -> object:
+            request = await self._gate.parsed(context, name, lambda: parse(data))
+            return await behavior(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            call,
+            response_serializer=handler.response_serializer,
+        )
 
 
 class _Gate:
@@ -176,14 +222,37 @@ class _Gate:
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: whatever happened becomes a status
-            await abort(
-                context,
-                error,
-                lambda fault: self._unexpected(fault, call),
-                lambda code: self._answered(call, code),
-            )
+            await self._refuse(context, call, error)
         self._answered(call, OK)
         return answer
+
+    async def _refuse(
+        self,
+        context: Context,  # type: ignore[type-arg] # as above
+        call: str,
+        error: Exception,
+    ) -> NoReturn:
+        await abort(
+            context,
+            error,
+            lambda fault: self._unexpected(fault, call),
+            lambda code: self._answered(call, code),
+        )
+
+    async def parsed(
+        self,
+        context: Context,  # type: ignore[type-arg] # as above
+        call: str,
+        parse: Callable[[], object],
+    ) -> object:
+        """Parse a request, of a holder that the roster lists."""
+        try:
+            identify(context.auth_context(), self._roster(), self._now())
+            return parse()
+        except Exception as error:  # noqa: BLE001 - the boundary, as in `run`
+            if isinstance(error, DecodeError):
+                error = InvalidRequestError("the request is not of this call's form")
+            await self._refuse(context, call, error)
 
     async def _limited(self, peer: Peer, action: Callable[[Peer], Awaitable[Answer]]) -> Answer:
         """Run the call unless its holder has too many open."""

@@ -1,0 +1,112 @@
+"""Load: hundreds of silos, each with its own certificate and connection, on one coordinator.
+
+All on this machine, over loopback mTLS, with a small model and no torch. The silos share a few
+processes, as they would not in a federation; what is measured is the coordinator.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from services.demo.federation import LocalFederation
+
+_RUN: Final = """
+[run]
+name = "load"
+rounds = {rounds}
+min_silos = {silos}
+metrics = false
+
+[local]
+steps = 1
+batch_size = 0
+learning_rate = 0.1
+
+[task]
+name = "fl.testing:toy_task"
+"""
+_DEADLINES: Final = {
+    "registration_s": 300.0,
+    "advertise_s": 120.0,
+    "share_s": 300.0,
+    "mask_s": 300.0,
+    "survivors_s": 120.0,
+    "unmask_s": 120.0,
+}
+
+
+def load(*, silos: int, rounds: int, processes: int, home: Path | None = None) -> dict[str, object]:
+    """Run rounds of `silos` silos in `processes` processes; returns what it took.
+
+    Args:
+        silos: all of which must be in every sum.
+        rounds: training rounds of a toy model.
+        processes: that the silos share.
+        home: keeps everything; a folder that is removed otherwise.
+
+    Raises:
+        RuntimeError: a silo is missing in a sum, or the run did not finish.
+    """
+    scratch = None if home else tempfile.TemporaryDirectory(prefix="load-")
+    folder = home or Path(scratch.name if scratch else "")
+    names = [f"silo-{number:03}" for number in range(1, silos + 1)]
+    start = perf_counter()
+    with LocalFederation(home=folder, silos=names, deadlines=_DEADLINES) as federation:
+        enrolled = perf_counter()
+        coordinator = federation.start_coordinator()
+        crowds = [names[number::processes] for number in range(processes)]
+        children = [
+            federation.start_crowd(
+                f"crowd-{number}", {name: _task(name) for name in crowd}, once=True
+            )
+            for number, crowd in enumerate(crowds, start=1)
+        ]
+        settings = folder / "run.toml"
+        settings.write_text(_RUN.format(rounds=rounds, silos=silos), encoding="utf-8")
+        run = _secagg(federation, "run", "start", "-c", str(settings))
+        _secagg(federation, "run", "watch", run)
+        took = perf_counter() - enrolled
+        for child in children:
+            if child.wait(timeout_s=60) != 0:
+                raise RuntimeError(f"expected every silo to end well; see {child.log}")
+        committed = [line for line in coordinator.lines() if line.get("event") == "committed"]
+        sizes = [
+            len(line["survivors"]) for line in committed if isinstance(line["survivors"], list)
+        ]
+        if sizes != [silos] * rounds:
+            raise RuntimeError(f"expected {silos} silos in {rounds} sums, got {sizes}")
+    if scratch is not None:
+        scratch.cleanup()
+    return {
+        "silos": silos,
+        "rounds": rounds,
+        "processes": processes,
+        "enroll_s": round(enrolled - start, 1),
+        "run_s": round(took, 1),
+        "round_s": round(took / rounds, 1),
+    }
+
+
+def _task(name: str) -> Sequence[str]:
+    number = int(name.removeprefix("silo-"))
+    return ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number % 90 + 1}"]
+
+
+def _secagg(federation: LocalFederation, *arguments: str) -> str:
+    operator = str(federation.operator_file)
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *arguments, "--operator", operator],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    print(json.dumps(load(silos=200, rounds=2, processes=4)))
