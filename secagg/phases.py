@@ -49,6 +49,7 @@ TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
     (Phase.MASK, Step.WENT_LATE): Phase.SURVIVORS,
     (Phase.SURVIVORS, Step.SIGNED): Phase.UNMASK,
     (Phase.UNMASK, Step.OPENED): Phase.RESULT,
+    (Phase.UNMASK, Step.FINISHED): Phase.CLOSED,  # the result came first: nothing is opened
     (Phase.RESULT, Step.FINISHED): Phase.CLOSED,
 } | {
     (phase, Step.FAILED): Phase.ABORTED
@@ -61,7 +62,7 @@ SILO_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
     Phase.SHARE: frozenset({messages.Keys}),
     Phase.MASK: frozenset({messages.Boxes, messages.StateNotice, messages.SurvivorsRequest}),
     Phase.SURVIVORS: frozenset({messages.SurvivorsRequest}),
-    Phase.UNMASK: frozenset({messages.SurvivorsRequest, messages.Certificate}),
+    Phase.UNMASK: frozenset({messages.SurvivorsRequest, messages.Certificate, messages.Result}),
     Phase.RESULT: frozenset({messages.Certificate, messages.Result}),
     # Who recomputes the sum needs no secret of the round, so it may be over (SA1 spec 5.2).
     Phase.CLOSED: frozenset({messages.Disclosure, messages.ChunkAnswer}),
@@ -75,7 +76,9 @@ SERVER_HEARS: Final[dict[Phase, frozenset[type[messages.Message]]]] = {
         {messages.MaskedInput, messages.Late, messages.Complaint, messages.Refusal}
     ),
     Phase.SURVIVORS: frozenset({messages.Survivors, messages.Refusal}),
-    Phase.UNMASK: frozenset({messages.Unmask, messages.Survivors, messages.Refusal}),
+    Phase.UNMASK: frozenset(
+        {messages.Unmask, messages.Survivors, messages.Abandon, messages.Refusal}
+    ),
     Phase.RESULT: frozenset({messages.Unmask, messages.Survivors, messages.Refusal}),
     Phase.CLOSED: frozenset(
         {

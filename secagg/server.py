@@ -141,6 +141,7 @@ class ServerRound:
         self._suite = parameters.cipher_suite
         self._intake = Intake(parameters, roster=roster, cohort=cohort, store=store)
         self._lost: set[int] = set()
+        self._asks_to_abandon = False
         self._state: messages.StateNotice | None = None
         self._certificate: tuple[messages.Endorsement, ...] = ()
         self._audit: ServerAudit | None = None
@@ -209,6 +210,9 @@ class ServerRound:
                 return self._abort(AbortReason.COMPLAINT, detail, ())
             case messages.Refusal():
                 return self.lost(message.seat, now)
+            case messages.Abandon() if self.phase is Phase.UNMASK:
+                enough = len(self._intake.abandons) >= self._intake.graph.threshold
+                return self._close(now) if enough else []
             case _:
                 return self._close_if_complete(now)
 
@@ -415,7 +419,7 @@ class ServerRound:
     def _close_if_complete(self, now: float) -> list[ServerEffect]:
         """Close the phase early: when all have answered, or t of each neighborhood where t do."""
         if self.phase in {Phase.SURVIVORS, Phase.UNMASK}:
-            complete = self._is_enough or not self.awaited()
+            complete = self._is_enough or not (self.awaited() or self._asks_to_abandon)
         else:
             complete = self.phase in _TIMED_PHASES and not self.awaited()
             if self.phase is Phase.MASK and not self._intake.binding:
@@ -492,21 +496,37 @@ class ServerRound:
         short = self._too_few(u3, AbortReason.TOO_FEW_MASKED, tuple(self._intake.shares))
         if short:
             return short
-        entries = tuple(self._intake.masked[seat].entry for seat in u3)
-        stale = [entry.seat for entry in entries if entry.prior and entry.prior != u3]
-        if stale:
+        agreed = self._agreeing(u3)
+        if not agreed:
+            stale = [seat for seat in u3 if self._intake.masked[seat].prior]
             return self._abort(
                 AbortReason.REPEAT,
                 f"seats {stale} were in a sum over this state with other survivors",
                 (),
             )
-        self._intake.entries = entries
+        self._intake.entries = tuple(self._intake.masked[seat].entry for seat in agreed)
         self.phase = advance(self.phase, Step.MASKED)
-        request = messages.SurvivorsRequest(entries=entries)
+        request = messages.SurvivorsRequest(entries=self._intake.entries)
         return [
             Broadcast(seats=self._intake.u2, message=request),
             *self._set_deadline(now),
         ]
+
+    def _agreeing(self, u3: tuple[int, ...]) -> tuple[int, ...]:
+        """The uploads to sum so that no silo's prior contradicts (SA1 spec 2.5 v).
+
+        All of them; else exactly the survivors that a prior names, for then the same sum is opened
+        again; else those without a prior, so that one made-up prior does not void the round.
+        """
+        masked = self._intake.masked
+        priors = sorted({masked[seat].prior for seat in u3} - {()}, key=len, reverse=True)
+        fresh = tuple(seat for seat in u3 if not masked[seat].prior)
+        for chosen in (u3, *priors, fresh):
+            agree = all(seat in masked and masked[seat].prior in {(), chosen} for seat in chosen)
+            enough = len(chosen) >= self.parameters.floor(len(self._intake.advertises))
+            if agree and enough and self._roster.organizations(chosen) >= self.parameters.n_orgs:
+                return chosen
+        return ()
 
     def _close_survivors(self, now: float) -> list[ServerEffect]:
         if not self._is_enough:
@@ -528,6 +548,12 @@ class ServerRound:
 
     def _close_unmask(self, now: float) -> list[ServerEffect]:
         if not self._is_enough:
+            own = self.parameters
+            if not self._asks_to_abandon:
+                # The shares may still come, or t promises that they never will (SA1 spec 3.6).
+                self._asks_to_abandon = True
+                request = messages.AbandonRequest(run=own.run, round=own.round, attempt=own.attempt)
+                return [Broadcast(seats=self._intake.u1, message=request), *self._set_deadline(now)]
             return self._abort(
                 AbortReason.TOO_FEW_OPENED,
                 f"{len(self._intake.unmasks)}; {self._needed}; the round is lost unless they "

@@ -10,16 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
-import numpy as np
-
 from secagg import messages
+from secagg.agreement import check_keys, check_sharers, check_survivor_list
 from secagg.auditors import SiloAuditor
 from secagg.dealing import DealerKeys, Dealing, check_delivered, deal, open_delivery
 from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
-    BadKeyError,
     BadShareError,
-    BadSignatureError,
     CohortRefusedError,
     EvidenceError,
     LocalProtocolError,
@@ -52,7 +49,7 @@ from secagg.roster import Roster
 from secagg.sealing import SharePayload
 from secagg.secretbytes import Secret
 from secagg.transcript import binding_digest, public_coins, setup_digest
-from secagg.vectors import TagContext, mask_vector
+from secagg.vectors import TagContext, check_values, mask_vector
 from secagg.verification import verification_key
 
 SECRET_BYTES = 32
@@ -183,7 +180,8 @@ class SiloRound:
                 a value beyond its bound. Nothing has left the silo.
         """
         with self._deadly():
-            self._check_values(values)
+            self._require_masking()
+            check_values(values, self.parameters.spec)
             return self.go_late() if self._only_helps else self._submit(values)
 
     def go_late(self) -> list[SiloEffect]:
@@ -274,33 +272,13 @@ class SiloRound:
     def _on_keys(self, message: messages.Keys) -> list[SiloEffect]:
         """A3: accept U1 and its keys, deal shares."""
         parameters = self.parameters
-        advertises = {item.seat: item for item in message.advertises}
-        u1 = tuple(item.seat for item in message.advertises)
-        if list(u1) != sorted(advertises):
-            raise RosterError("U1 must be sorted and name every silo once")
-        own = self._advertises[self.seat]
-        if advertises.get(self.seat) != own:
-            raise RosterError("this silo's own keys are missing from U1 or were changed")
-        floor = parameters.floor(len(u1))
-        if not floor <= len(u1) <= parameters.n_max:
-            raise RosterError(f"U1 has {len(u1)} silos; {floor} to {parameters.n_max} are needed")
-        ctx = parameters.ctx()
-        public_keys: set[bytes] = set()
-        expected = 4 if parameters.cipher_suite.is_hybrid else 2
-        for item in message.advertises:
-            if item.ctx != ctx:
-                raise ReplayError("keys were advertised for another attempt", silo=item.seat)
-            verify(self._roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
-            if len(item.public_keys) != expected or item.public_keys & public_keys:
-                raise BadKeyError(
-                    f"{expected} keys are advertised in this suite, each another one",
-                    silo=item.seat,
-                )
-            public_keys |= item.public_keys
-        self._require_organizations(u1, RosterError)
+        advertises = check_keys(
+            message, self._advertises[self.seat], parameters=parameters, roster=self._roster
+        )
+        u1 = tuple(advertises)
         self._policy.check_cohort(parameters, u1)
         self._advertises = advertises
-        self._setup = setup_digest(ctx, advertises)
+        self._setup = setup_digest(parameters.ctx(), advertises)
         self._graph = self._neighborhoods(u1)
         dealt = deal(
             self._dealing,
@@ -326,24 +304,14 @@ class SiloRound:
         """A4: accept U2 and the shares dealt to this silo."""
         if self._share_roots:
             raise CohortRefusedError("U2 was announced before")
-        u1 = tuple(sorted(self._advertises))
-        near = tuple(item.dealer for item in message.deliveries)
-        roots = {item.dealer: item.root for item in message.deliveries}
-        roots |= {item.dealer: item.root for item in message.distant}
-        u2 = tuple(sorted(roots))
-        named = len(message.deliveries) + len(message.distant)
-        if list(near) != sorted(near) or named != len(u2) or not set(u2) <= set(u1):
-            raise CohortRefusedError("U2 must be a sorted part of U1 that names every silo once")
-        if set(near) != set(u2) & set(self._own_graph.holders(self.seat)):
-            raise CohortRefusedError("boxes come from the neighbors in U2, from each of them")
-        floor = self.parameters.floor(len(u1))
-        if len(u2) < floor:
-            raise CohortRefusedError(f"U2 has {len(u2)} silos; at least {floor} are needed")
-        self._require_organizations(u2, CohortRefusedError)
-        own = self._own_share
-        mine = [item for item in message.deliveries if item.dealer == self.seat]
-        if own is None or not mine or mine[0].root != own.root:
-            raise CohortRefusedError("this silo's own shares are missing from U2 or were changed")
+        roots = check_sharers(
+            message,
+            self._own_share,
+            holders=self._own_graph.holders(self.seat),
+            u1=tuple(sorted(self._advertises)),
+            parameters=self.parameters,
+            roster=self._roster,
+        )
         for item in message.deliveries:
             self._accept(item)
         parts = [(dealer, payload.verification_key) for dealer, payload in self._held.items()]
@@ -440,25 +408,6 @@ class SiloRound:
     def _prior(self) -> tuple[tuple[int, ...] | None, ...]:
         return self._history.prior(self.parameters.kind, self._model_hash, self.attempt.run)
 
-    def _check_values(self, values: Mapping[str, IntVector]) -> None:
-        self._require_masking()
-        spec = self.parameters.spec
-        if set(values) != set(spec.names):
-            raise ParameterError(
-                f"expected the segments {', '.join(spec.names)}, got {', '.join(sorted(values))}"
-            )
-        for segment in spec.segments:
-            column = values[segment.name]
-            if column.dtype != np.int64 or column.shape != (segment.length,):
-                raise ParameterError(
-                    f"segment {segment.name!r}: expected int64 of shape ({segment.length},), got "
-                    f"{column.dtype} of shape {column.shape}; encode reals with a quantizer first"
-                )
-            if int(column.max()) > segment.bound or int(column.min()) < -segment.bound:
-                raise ParameterError(
-                    f"segment {segment.name!r} holds a value beyond its bound {segment.bound}"
-                )
-
     def _require_masking(self) -> None:
         if self.phase is not Phase.MASK or not self._binding:
             raise LocalProtocolError(
@@ -535,19 +484,16 @@ class SiloRound:
         if not self._binding:
             raise SurvivorsMismatchError("survivors were announced before the round's state")
         effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
-        seats = tuple(item.seat for item in message.entries)
-        u2 = set(self._share_roots)
-        if list(seats) != sorted(set(seats)):
-            raise SurvivorsMismatchError("U3 must be sorted and name every silo once")
-        if not set(seats) <= u2:
-            raise SurvivorsMismatchError("U3 names a silo outside this silo's own U2")
-        floor = self.parameters.floor(len(self._advertises))
-        if len(seats) < floor:
-            raise SurvivorsMismatchError(f"U3 has {len(seats)} silos; at least {floor} are needed")
-        self._require_organizations(seats, SurvivorsMismatchError)
-        lengths = tuple(segment.length for segment in self.parameters.wire_spec.segments)
-        for entry in message.entries:
-            self._check_entry(entry, seats, lengths)
+        seats = check_survivor_list(
+            message.entries,
+            None if self._submitted is None else self._submitted.entry,
+            seat=self.seat,
+            binding=self._binding,
+            share_roots=self._share_roots,
+            silos=len(self._advertises),
+            parameters=self.parameters,
+            roster=self._roster,
+        )
         self._policy.check_ledger(self._history.certified(), frozenset(seats), self.seat)
         digest = messages.survivors_hash(message.entries)
         unsigned = messages.Survivors(binding=self._binding, seat=self.seat, survivors=digest)
@@ -558,30 +504,6 @@ class SiloRound:
         effects.append(Send(message=survivors))
         self.phase = advance(self.phase, Step.SIGNED)
         return effects
-
-    def _check_entry(
-        self, entry: messages.SurvivorEntry, seats: tuple[int, ...], lengths: tuple[int, ...]
-    ) -> None:
-        if entry.seat == self.seat and (self._submitted is None or entry != self._submitted.entry):
-            raise SurvivorsMismatchError("this silo's own upload was changed or invented")
-        if entry.lengths != lengths:
-            raise SurvivorsMismatchError("an upload has other segment lengths", silo=entry.seat)
-        if entry.prior and entry.prior != seats:
-            raise SurvivorsMismatchError(
-                "this state was summed before over other silos; their difference would show one "
-                "silo's input. Start from another state (another seed, say) or with the same silos",
-                silo=entry.seat,
-            )
-        try:
-            verify(
-                self._roster.seat(entry.seat).identity_key,
-                entry.signature,
-                messages.masked_signed_bytes(self._binding, entry),
-            )
-        except BadSignatureError as error:
-            raise SurvivorsMismatchError(
-                "an upload is not signed for this silo's view of the round", silo=entry.seat
-            ) from error
 
     def _repeat_signature(self, message: messages.SurvivorsRequest) -> list[SiloEffect]:
         if message.entries != self._entries:
@@ -643,6 +565,7 @@ class SiloRound:
         # the result is checked once more. The other way round its successor would be unknown.
         effects: list[SiloEffect] = [Finished(aggregate=aggregate)]
         effects += self._persist(JournalEvent.CLOSED)
+        self._wipe()  # the others were enough: this silo opens nothing any more
         self.phase = advance(self.phase, Step.FINISHED)
         return effects
 
@@ -755,16 +678,6 @@ class SiloRound:
             binding=self._binding,
             generator=self.parameters.cipher_suite.generator,
         )
-
-    def _require_organizations(
-        self, seats: tuple[int, ...], error: type[RemoteProtocolError]
-    ) -> None:
-        found = self._roster.organizations(seats)
-        if found < self.parameters.n_orgs:
-            raise error(
-                f"these silos belong to {found} organizations; "
-                f"at least {self.parameters.n_orgs} are needed"
-            )
 
     def _persist(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secagg import canonical
-from secagg.errors import ForgedSumError, MalformedMessageError
+from secagg.errors import ForgedSumError, MalformedMessageError, ParameterError
 from secagg.masking import MaskBundle
 from secagg.parameters import TAG_SEGMENT, Chunk, Segment, VectorSpec
 from secagg.ports import VectorStore
@@ -52,6 +52,29 @@ class TagContext:
             seat=seat,
             count=segment.tags,
         )
+
+
+def check_values(values: Mapping[str, IntVector], spec: VectorSpec) -> None:
+    """A silo's integers have the spec's segments, lengths and bounds.
+
+    Raises:
+        ParameterError: names the segment; nothing has been masked.
+    """
+    if set(values) != set(spec.names):
+        raise ParameterError(
+            f"expected the segments {', '.join(spec.names)}, got {', '.join(sorted(values))}"
+        )
+    for segment in spec.segments:
+        column = values[segment.name]
+        if column.dtype != np.int64 or column.shape != (segment.length,):
+            raise ParameterError(
+                f"segment {segment.name!r}: expected int64 of shape ({segment.length},), got "
+                f"{column.dtype} of shape {column.shape}; encode reals with a quantizer first"
+            )
+        if int(column.max()) > segment.bound or int(column.min()) < -segment.bound:
+            raise ParameterError(
+                f"segment {segment.name!r} holds a value beyond its bound {segment.bound}"
+            )
 
 
 def mask_vector(

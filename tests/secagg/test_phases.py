@@ -24,6 +24,7 @@ FORWARD = {
     (Phase.MASK, Step.WENT_LATE): Phase.SURVIVORS,
     (Phase.SURVIVORS, Step.SIGNED): Phase.UNMASK,
     (Phase.UNMASK, Step.OPENED): Phase.RESULT,
+    (Phase.UNMASK, Step.FINISHED): Phase.CLOSED,
     (Phase.RESULT, Step.FINISHED): Phase.CLOSED,
 }
 FINAL = {Phase.CLOSED, Phase.ABORTED}
@@ -44,7 +45,7 @@ def test_every_phase_and_step(phase: Phase, step: Step) -> None:
 
 
 def test_the_table_holds_no_more() -> None:
-    """Seven steps forward, six ways down."""
+    """Eight steps forward, six ways down."""
     assert len(TRANSITIONS) == len(FORWARD) + len(Phase) - len(FINAL)
 
 
