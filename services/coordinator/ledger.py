@@ -7,6 +7,7 @@ signed head. Every wait has a bound.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,8 +18,10 @@ from dp.charges import Charge, ChargeState, Proof
 from dp.entries import Entry, Signature
 from dp.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dp.ledger import SignedHead, check_heads, find_equivocation
-from dp.plan import PrivacyPlan
+from dp.mechanisms import split_padding
+from dp.plan import PrivacyPlan, share_noise_std
 from fl.errors import BudgetExhaustedError
+from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import Abandon
 from secagg.parameters import RoundParameters
@@ -39,6 +42,8 @@ LEDGERS: Final = "ledgers"
 # How long the promises of an attempt that failed are awaited beyond those that a retry needs.
 _PROMISES_S: Final = 2.0
 _GLANCE_S: Final = 0.1
+# A variance so far from what the shares should give comes by chance once in a million rounds.
+_ALARM: Final = 1e-6
 
 
 class BudgetSpentError(Exception):
@@ -87,6 +92,11 @@ class RunLedger:
     _refusals: dict[int, tuple[str, str]] = field(default_factory=dict)
     _lost_lines: set[int] = field(default_factory=set)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def spent(self) -> float | None:
+        """Epsilon so far; None before the plan is signed."""
+        return None if self._book is None else self._book.spent
 
     # --- what the run's driver calls ----------------------------------------------------------
 
@@ -192,6 +202,23 @@ class RunLedger:
         """Bring silos the lines that they lack, such as the last release."""
         for seat in seats:
             self._notify(seat, (0, 0))
+
+    def padding(self, aggregate: Aggregate) -> dict[str, float]:
+        """How much noise the opened padding holds, beside what the survivors' shares should give.
+
+        It finds faults, not malice (privacy.md 6.3); empty where the mode has no padding.
+        """
+        if not self.plan.padding:
+            return {}
+        from dp.audit import padding_test
+
+        expected = math.sqrt(len(aggregate.survivors)) * share_noise_std(self.plan)
+        (total,) = aggregate.values.values()
+        _, padding = split_padding(total, self.plan)
+        ratio, p = padding_test(padding, expected)
+        if p < _ALARM:
+            self.log.error("noise-alarm", ratio=ratio, p=p, round=aggregate.parameters.round)
+        return {"noise_ratio": ratio, "noise_p": p}
 
     # --- what silos say -----------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from fl.run import (
 from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
 from secagg.canonical import peek_label
-from secagg.effects import Aborted, Finished
+from secagg.effects import Aborted, Aggregate, Finished
 from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
@@ -475,7 +475,7 @@ class RunDriver:
             survivors=survivors,
             dropouts=driver.dropouts(survivors),
             absent=driver.absent(),
-            metrics=_figures(made, training.state),
+            metrics=_figures(made, training.state) | self._noise_figures(outcome.aggregate),
             costs=driver.costs,
             committed_unix_s=utc_now().timestamp(),
         )
@@ -484,6 +484,9 @@ class RunDriver:
         self.reports.append(report)
         driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
         self.progress.note()
+
+    def _noise_figures(self, aggregate: Aggregate) -> dict[str, float]:
+        return {} if self.ledger is None else self.ledger.padding(aggregate)
 
     def _save(self, training: TrainingRun, report: calls.RoundReport) -> None:
         state = decode_state(training.state, MAX_STATE_BYTES)
