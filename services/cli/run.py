@@ -58,13 +58,21 @@ def start(
     config: Config,
     operator: Operator = _OPERATOR,
     watch_too: Annotated[bool, typer.Option("--watch", help="Stay and follow the run.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help="Go on with this run, which failed or was stopped."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run; prints its id. The coordinator takes one run at a time."""
+    """Start a run; prints its id. The coordinator takes one run at a time.
+
+    What a crash interrupts goes on by itself; --resume is for a run that has ended too early. Its
+    settings must be those it began with, and it goes on after its last complete round.
+    """
     from secagg.ids import RunId
     from secagg.rng import SystemRng
 
-    run = RunId(SystemRng().bytes(16))
+    run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
     summary = _do(_start(config, operator, run))
     show({"run": run.hex, "state": summary}, run.hex, as_json=as_json)
     if watch_too:

@@ -55,6 +55,8 @@ from services.wire.calls import (
 )
 
 INITIAL: Final = "initial"
+# Runs that ended before their plan was done, for a reason that may be gone.
+_CAN_GO_ON: Final = frozenset({RunState.FAILED, RunState.STOPPED})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,12 +75,26 @@ class RunDesk:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    @property
+    def driver(self) -> RunDriver | None:
+        """The run that goes on, or the one that did last."""
+        return self._driver
+
     # --- for operators ------------------------------------------------------------------------
 
     async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
-        """Accept a run and drive it; the same run again changes nothing."""
-        known = {record.run: record for record in await asyncio.to_thread(self.store.runs)}
-        if call.run not in known and self._driver is not None and not self._driver.state.is_final:
+        """Accept a run and drive it, or go on with one that has failed or was stopped.
+
+        The same run again changes nothing while it goes on, or once it has finished.
+        """
+        records = {record.run: record for record in await asyncio.to_thread(self.store.runs)}
+        known = records.get(call.run)
+        is_over = known is not None and known.state in _CAN_GO_ON
+        if (
+            (known is None or is_over)
+            and self._driver is not None
+            and not self._driver.state.is_final
+        ):
             raise NotNowError(
                 f"run {self._driver.record.run} ({self._driver.record.name}) goes on; wait for its "
                 "end or stop it: this coordinator drives one run at a time",
@@ -105,11 +121,14 @@ class RunDesk:
             created_unix_s=utc_now().timestamp(),
         )
         kept = await asyncio.to_thread(self.store.add_run, record, encode_state(model))
-        if call.run in known:
+        if known is not None and not is_over:
             return _summary(kept, rounds_done=kept.round)
         self.log.info("run-accepted", run=call.run.hex, operator=peer.name, name=record.name)
-        await asyncio.to_thread(self._clear_up)
+        await asyncio.to_thread(self._clear_up, kept.run)
+        if is_over:
+            kept = await asyncio.to_thread(self.store.set_state, kept.run, RunState.WAITING)
         self._driver = self._make_driver(kept, config)
+        self._driver.restore()
         self._start_driving()
         assert self._driver is not None  # `_drive` has just set it
         return self._driver.summary()
@@ -258,9 +277,9 @@ class RunDesk:
         """
         raise await self._broken
 
-    def _clear_up(self) -> None:
+    def _clear_up(self, following: RunId) -> None:
         """Before another run: remove the last one's vectors, and runs of long ago."""
-        if self._driver is not None:
+        if self._driver is not None and self._driver.record.run != following:
             shutil.rmtree(self._folder(self._driver.record.run) / ATTEMPTS, ignore_errors=True)
         for run in self.store.forget_ended(self.config.limits.ended_runs):
             shutil.rmtree(self._folder(run), ignore_errors=True)
@@ -284,6 +303,7 @@ class RunDesk:
             store=self.store,
             signing_key=self.signing_key,
             deadlines=self.config.deadlines,
+            free_bytes=self.config.limits.free_bytes,
             directory=self._folder(record.run),
             log=self.log.bind(run=record.run.hex),
             reports=list(self.store.reports(record.run)),

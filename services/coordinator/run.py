@@ -65,6 +65,8 @@ _MOST_SUMS: Final = 64
 _LOST_VARIATE: Final = VariateLostError.__name__
 # How a refusal begins by which a silo's privacy budget ends the run.
 _SPENT: Final = BudgetExhaustedError.__name__
+# How often a wait for free disk looks again.
+_SPACE_S: Final = 5.0
 # How often a wait for silos looks again, beside being woken by a Hello.
 _GLANCE_S: Final = 1.0
 # What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
@@ -79,6 +81,10 @@ class TooFewSilosError(Exception):
     """Too few silos are connected, and the wait for more has had its time."""
 
 
+class NoSpaceError(Exception):
+    """The disk has no room for a round, and the wait for some has had its time."""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunDriver:
     """One run.
@@ -89,7 +95,8 @@ class RunDriver:
         initial_model: the tensors to start from.
         features: how many numeric features the task has, for a plan that standardizes.
         min_silos: connected silos to wait for before the first round.
-        directory: holds the attempts' vectors and the released model.
+        directory: holds the attempts' vectors.
+        free_bytes: that a round leaves free on the disk.
         attempts: the open attempt and the one before it, by round and attempt.
         recoveries: attempts of an earlier process that cannot go on, likewise.
         sums: attempts of an earlier process that have ended well, likewise.
@@ -108,6 +115,7 @@ class RunDriver:
     deadlines: Deadlines
     directory: Path
     log: Logger
+    free_bytes: int = 0
     progress: Progress = field(default_factory=Progress)
     state: RunState = RunState.WAITING
     reason: str = ""
@@ -134,7 +142,7 @@ class RunDriver:
             await self._end(RunState.BUDGET_EXHAUSTED, str(error))
         except LedgerUnsignedError as error:
             await self._end(RunState.FAILED, str(error))
-        except TooFewSilosError as error:
+        except (TooFewSilosError, NoSpaceError) as error:
             spent = any(why.startswith(_SPENT) for why in self._refusals.values())
             await self._end(RunState.BUDGET_EXHAUSTED if spent else RunState.FAILED, str(error))
         except (asyncio.CancelledError, StorageError):
@@ -310,10 +318,33 @@ class RunDriver:
     ) -> None:
         seats = training.cohort(tuple(seat.index for seat in cohort))
         parameters = self._parameters(request, number)
+        await self._require_space(parameters, len(seats), len(request.state))
+        if self._stop_reason is not None:
+            return
         if self.ledger is not None:
             await self.ledger.charge(parameters, seats)
         driver = await self._open(parameters, seats)
         await self._run_attempt(training, request, driver)
+
+    async def _require_space(self, parameters: RoundParameters, silos: int, state: int) -> None:
+        """Wait, with a bound, until the disk has room for an attempt's vectors.
+
+        Raises:
+            NoSpaceError: says how much is needed and how much is free; the log says where.
+        """
+        # Uploads, their sum, the state; and the next snapshot with its model file.
+        needed = (silos + 1) * parameters.wire_spec.wire_bytes + 3 * state + self.free_bytes
+        give_up = monotonic() + self.deadlines.registration_s
+        while (free := shutil.disk_usage(self.directory).free) < needed:
+            self.reason = f"the coordinator's disk: a round needs {needed} bytes, {free} are free"
+            self.log.error("no-space", folder=str(self.directory), reason=self.reason)
+            self.progress.note()
+            left = give_up - monotonic()
+            if self._stop_reason is not None:
+                return
+            if left <= 0:
+                raise NoSpaceError(self.reason)
+            await asyncio.sleep(min(left, _SPACE_S))
 
     async def _run_attempt(
         self, training: TrainingRun, request: RoundRequest, driver: AttemptDriver

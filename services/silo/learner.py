@@ -60,7 +60,7 @@ class Learner:
         participant.check(parameters, message.plan)
         self.ledgers.check_round(parameters, TrainingPlan.parse(message.plan))
         if parameters.run not in self._participants:
-            self.store.remember(parameters.run, {_PLAN: message.plan})
+            self.store.remember(parameters.run, {_PLAN: message.plan, _ENDED: None})
             self._participants[parameters.run] = participant
 
     def required_state(self, attempt: AttemptId) -> bytes | None:
