@@ -311,3 +311,36 @@ def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
         damaged[len(damaged) // 2] ^= 1
         ledger.write_bytes(damaged)
         world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # the coordinator loads Opacus, whose draw it is
+def test_a_coordinator_that_noises_keeps_and_tells_the_noised_sum_only(tmp_path: Path) -> None:
+    """Mode central: every silo computes the coordinator's model from what it was told."""
+    names = SILOS[:3]
+    patient = {**DEADLINES, "registration_s": 60.0, "unmask_s": 60.0, "survivors_s": 60.0}
+    with LocalFederation(home=tmp_path / "central", silos=names, deadlines=patient) as federation:
+        world = World(federation)
+        coordinator = federation.start_coordinator(wait=False)
+        for name in names:
+            world.start(name)
+        coordinator.wait_for("listening")
+        for child in world.silos.values():
+            child.wait_for("connected")
+        text = RUN.format(rounds=2, learning_rate=0.08, h_dp=0).replace('"silo"', '"central"')
+        path = federation.home / "run.toml"
+        path.write_text(text.replace("min_silos = 4", "min_silos = 3"), encoding="utf-8")
+        operator = ("--operator", str(federation.operator_file))
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        world.secagg("run", "watch", run, *operator, expect=0)
+        for child in world.silos.values():
+            child.wait_for("model-kept", run=run)
+        models = {
+            (federation.storage(name) / "runs" / run / "model.safetensors").read_bytes()
+            for name in names
+        }
+        assert len(models) == 1
+        ledger = ledger_path(world.ledgers("coordinator"), RunId.parse(run))
+        keys = federation.home / "operator" / "keys"
+        words = world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=0)
+        assert "aggregation_fails" not in words  # no guarantee is claimed there
