@@ -180,6 +180,31 @@ class TestCoordinator:
         assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 2
         again.close()
 
+    def test_the_oldest_ended_runs_are_forgotten(self, tmp_path: Path, database: str) -> None:
+        """Retention: with their reports, files and blobs; a run that goes on stays."""
+        store = opened(tmp_path, database)
+        runs = [RunId(bytes([number] * 16)) for number in range(1, 5)]
+        for number, run in enumerate(runs):
+            store.add_run(replace(RECORD, run=run), b"start %d" % number)
+            store.commit_round(run, snapshot=b"end %d" % number, report=report(1), artifacts={})
+        for run in runs[1:]:
+            store.set_state(run, RunState.FINISHED)
+        assert store.forget_ended(2) == (runs[1],)
+        assert [record.run for record in store.runs()] == [runs[3], runs[2], runs[0]]
+        with pytest.raises(NotFoundError):
+            store.snapshot(runs[1])
+        assert store.reports(runs[1]) == ()
+        assert len(list((tmp_path / "blobs").rglob("*.blob"))) == 3
+        assert store.forget_ended(2) == ()
+        store.close()
+
+    def test_starts_are_counted(self, tmp_path: Path, database: str) -> None:
+        """So that no two processes number their messages alike."""
+        for number in range(3):
+            store = opened(tmp_path, database)
+            assert store.count_start() == number
+            store.close()
+
     def test_a_damaged_snapshot_is_named(self, tmp_path: Path, database: str) -> None:
         store = opened(tmp_path, database)
         store.add_run(RECORD, b"start")
@@ -309,6 +334,20 @@ class TestSilo:
 
 
 class TestDatabase:
+    def test_a_disk_that_became_read_only_is_named(self, tmp_path: Path) -> None:
+        """Nothing is half-written, and the process is told what to look at."""
+        store = SiloStore(tmp_path)
+        store.append_journal(b"before")
+        with store._database.transaction() as connection:
+            connection.exec_driver_sql("PRAGMA query_only=ON")
+        with pytest.raises(StorageError, match=r"data.db: .*readonly.*is the disk full or read"):
+            store.append_journal(b"after")
+        store.close()
+        again = SiloStore(tmp_path)
+        assert again.journal() == (b"before",)
+        again.append_journal(b"after")
+        again.close()
+
     def test_a_newer_schema_is_refused_and_left_alone(self, tmp_path: Path) -> None:
         SiloStore(tmp_path).close()
         with sqlite3.connect(tmp_path / "data.db") as connection:
