@@ -22,6 +22,8 @@ from fl.reproduce.splits import by_similarity
 SECONDS: Final = {False: 1200.0, True: 60.0}
 
 _SILOS: Final = 10
+_FULL: Final = (40, 120)  # rounds, local steps
+_QUICK: Final = (20, 40)
 _PARAMETERS: Final = 199_210
 _FLOAT32_BYTES: Final = 4
 
@@ -71,7 +73,7 @@ _HEADLINE: Final = _VARIANTS[0]
 def reproduce(session: Session) -> Report:
     """Run uncompressed sums of floats and the compressed secure runs."""
     split = images(session.data, "fashion_mnist")
-    rounds, steps = (20, 40) if session.is_quick else (40, 120)
+    rounds, steps = _QUICK if session.is_quick else _FULL
     seeds = session.seeds(3, 1)
     plan = TrainingPlan(
         task=TaskPlan(name="compression"),

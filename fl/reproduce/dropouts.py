@@ -23,6 +23,8 @@ from secagg.phases import Phase
 SECONDS: Final = {False: 400.0, True: 40.0}
 
 _SILOS: Final = 10
+_ROUNDS: Final = 40
+_QUICK_ROUNDS: Final = 10
 _GONE: Final = 3
 _ALIKE: Final = 0.5
 # Whoever vanishes in one of these is not in the sum.
@@ -33,7 +35,7 @@ _LAST: Final = 5  # a curve's end is its mean over so many rounds
 def reproduce(session: Session) -> Report:
     """Run with and without dropouts over seeds."""
     split = images(session.data, "fashion_mnist")
-    rounds = 10 if session.is_quick else 40
+    rounds = _QUICK_ROUNDS if session.is_quick else _ROUNDS
     ends: dict[int, Spread] = {}
     curves = []
     for gone in (0, _GONE):
