@@ -22,6 +22,7 @@ help:
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
 	@echo 'make chaos   kill processes of a federation for CHAOS_SECONDS=600 and compare its model with a replay'
+	@echo 'make reproduce  published tables, theirs beside ours, 10 min; SHORT=1 two minutes; DATA=../shared/data'
 	@echo 'make clean   remove .venv and caches; runs/ stays'
 
 install: $(INSTALLED)
@@ -84,3 +85,14 @@ FUZZ_SECONDS ?= 60
 fuzz: $(INSTALLED)
 	$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet atheris==3.0.0
 	$(BIN)/python fuzz/fuzz_decoders.py -max_total_time=$(FUZZ_SECONDS)
+
+DATA ?= ../shared/data
+
+.PHONY: reproduce
+reproduce: $(INSTALLED)
+ifdef SHORT
+	$(BIN)/secagg reproduce toy flamby-heart --quick --data-dir $(DATA)
+else
+	$(BIN)/secagg reproduce toy flamby-heart flamby-tcga --data-dir $(DATA)
+	$(BIN)/secagg reproduce scaffold-fashion compression dropouts mcmahan-mnist qffl-adult --quick --data-dir $(DATA)
+endif
