@@ -37,6 +37,7 @@ _DEADLINES: Final = {
     "mask_s": 300.0,
     "survivors_s": 120.0,
     "unmask_s": 120.0,
+    "silent_s": 300.0,  # silos that share a process wait for each other
 }
 
 

@@ -93,7 +93,8 @@ class Log(_Settings):
 class Deadlines(_Settings):
     """How long each phase of a round may take, in seconds; `mask_s` includes local training.
 
-    `registration_s` is how long a run waits for enough silos to be connected before it fails.
+    `registration_s` is how long a run waits for enough silos to be connected before it fails,
+    `silent_s` how long a silo may say nothing before nothing more of it is awaited in a round.
     """
 
     registration_s: Seconds = 300.0
@@ -102,6 +103,7 @@ class Deadlines(_Settings):
     mask_s: Seconds = 600.0
     survivors_s: Seconds = 30.0
     unmask_s: Seconds = 30.0
+    silent_s: Annotated[float, Field(ge=6, le=600)] = 6.0
 
 
 class Limits(_Settings):
@@ -128,6 +130,7 @@ class CoordinatorConfig(_Settings):
         database: postgresql://USER@HOST/NAME instead of a file in `storage`; then a second
             coordinator with the same settings stands by, on a storage folder that both can reach.
         roster: another place for the roster file; default is roster.json in `directory`.
+        metrics: where Prometheus and a supervisor may ask over plain HTTP; a loopback address.
     """
 
     listen: Address = "127.0.0.1:8443"
@@ -135,6 +138,7 @@ class CoordinatorConfig(_Settings):
     storage: FilePath
     database: Database = ""
     roster: FilePath | None = None
+    metrics: Address | None = None
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
     log: Log = Log()
@@ -287,6 +291,7 @@ class SiloConfig(_Settings):
         settings: passed to an own factory as they are.
         privacy: the budget of the data set; without it, runs with a privacy plan are refused.
         proxy: whether to obey http_proxy and https_proxy of the environment.
+        metrics: where Prometheus and a supervisor may ask over plain HTTP; a loopback address.
     """
 
     coordinator: Address
@@ -298,6 +303,7 @@ class SiloConfig(_Settings):
     policy: Policy = Policy()
     privacy: DataSetBudget | None = None
     proxy: bool = False
+    metrics: Address | None = None
     log: Log = Log()
 
     @model_validator(mode="after")

@@ -19,9 +19,10 @@ SILENT_AFTER_S: Final = 6.0
 RETURN_S: Final = 15.0
 
 
-def _presence() -> Presence:
+def presence(silent_after_s: float = SILENT_AFTER_S) -> Presence:
+    """Presence by this machine's clocks."""
     return Presence(
-        silent_after_s=SILENT_AFTER_S,
+        silent_after_s=silent_after_s,
         return_s=RETURN_S,
         now=monotonic,
         wall_clock=lambda: utc_now().isoformat(timespec="seconds"),
@@ -38,7 +39,7 @@ class Hub:
     """
 
     roster: Roster
-    presence: Presence = field(default_factory=_presence)
+    presence: Presence = field(default_factory=presence)
     first_sequence: int = 0
     _mailboxes: dict[int, Mailbox] = field(default_factory=dict)
     _former: dict[int, Seat] = field(default_factory=dict)
@@ -59,6 +60,10 @@ class Hub:
     def mailbox(self, seat: int) -> Mailbox:
         """The seat's mailbox."""
         return self._mailboxes.setdefault(seat, Mailbox(self.first_sequence))
+
+    def waiting(self) -> int:
+        """How many envelopes silos have yet to handle."""
+        return sum(mailbox.depth for mailbox in self._mailboxes.values())
 
     def connected(self) -> tuple[Seat, ...]:
         """The seats whose silo is connected now, by index."""

@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 from contextlib import suppress
+from functools import partial
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -17,8 +18,11 @@ from services.clock import utc_now
 from services.config import CoordinatorConfig
 from services.coordinator.aggregation import Aggregation
 from services.coordinator.desk import RunDesk
-from services.coordinator.hub import Hub
+from services.coordinator.hub import Hub, presence
+from services.coordinator.metrics import CoordinatorMetrics
 from services.coordinator.rosters import Rosters
+from services.errors import CredentialError
+from services.observe.exposition import exposed
 from services.observe.logs import Logger, get_logger, where
 from services.release import software_version
 from services.security.credentials import (
@@ -36,6 +40,7 @@ from services.wire.servicers import SERVICE_NAMES, add_services
 
 _GRACE_S = 3.0
 _FILES = 8192
+_LOOK_S = 3600.0
 # Envelopes that one process may post to a silo before its numbers reach the next process's.
 _SEQUENCE_BITS = 40
 # How often a standby looks whether it is needed.
@@ -55,10 +60,7 @@ async def serve(config: CoordinatorConfig) -> None:
     stop = _stop_signal()
     _allow_many_files()
     log = get_logger("coordinator")
-    credentials = load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
-    days_left = credentials.days_left(utc_now())
-    if days_left < WARN_DAYS:
-        log.warning("certificate-ends", days_left=days_left)
+    load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
     identity = load_identity(config.directory)
     rosters = Rosters.load(config.roster_file, config.directory, identity.public)
     roster = rosters.in_force.roster
@@ -69,7 +71,11 @@ async def serve(config: CoordinatorConfig) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         address = bind(server, config.listen, server_credentials(config.directory))
         starts = await asyncio.to_thread(store.count_start)
-        hub = Hub(roster=roster, first_sequence=starts << _SEQUENCE_BITS)
+        hub = Hub(
+            roster=roster,
+            presence=presence(config.deadlines.silent_s),
+            first_sequence=starts << _SEQUENCE_BITS,
+        )
         desk = RunDesk(hub=hub, store=store, config=config, signing_key=identity, log=log)
         aggregation = Aggregation(
             hub=hub,
@@ -81,6 +87,8 @@ async def serve(config: CoordinatorConfig) -> None:
             log=log,
         )
 
+        metrics = CoordinatorMetrics(hub, desk, partial(_days_left, config))
+
         def in_force() -> Roster:
             return hub.roster
 
@@ -88,7 +96,12 @@ async def serve(config: CoordinatorConfig) -> None:
             log.error("internal", call=call, code=type(error).__name__, where=where(error))
 
         add_services(
-            server, aggregation=aggregation, runs=desk, roster=in_force, unexpected=unexpected
+            server,
+            aggregation=aggregation,
+            runs=desk,
+            roster=in_force,
+            unexpected=unexpected,
+            answered=metrics.answered,
         )
         checks = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
@@ -100,9 +113,17 @@ async def serve(config: CoordinatorConfig) -> None:
         await server.start()
         log.info("listening", address=address, seats=len(roster.seats), roster=roster.version)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, rosters.look_now)
-        work = (stop.wait(), desk.broken(), _renew(store), rosters.watch(hub, log))
+        work = (
+            stop.wait(),
+            desk.broken(),
+            _renew(store),
+            rosters.watch(hub, log),
+            _warn_of_end(config, log),
+        )
         ends = [asyncio.create_task(one) for one in work]
-        done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        with exposed(config.metrics, metrics.registry, lambda: not stop.is_set()) as shown:
+            log.info("metrics", address=shown or "not shown")
+            done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         for other in others:
             other.cancel()
@@ -134,6 +155,24 @@ async def _renew(store: CoordinatorStore) -> None:
     while True:
         await asyncio.sleep(RENEW_S)
         await asyncio.to_thread(store.renew)
+
+
+def _days_left(config: CoordinatorConfig) -> int:
+    """Whole days until the certificate on the disk ends; -1 if it is unfit."""
+    try:
+        credentials = load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
+    except CredentialError:
+        return -1
+    return credentials.days_left(utc_now())
+
+
+async def _warn_of_end(config: CoordinatorConfig, log: Logger) -> None:
+    """Say in time, and then every hour, that the certificate ends."""
+    while True:
+        days_left = await asyncio.to_thread(_days_left, config)
+        if days_left < WARN_DAYS:
+            log.warning("certificate-ends", days_left=days_left)
+        await asyncio.sleep(_LOOK_S)
 
 
 def _allow_many_files() -> None:

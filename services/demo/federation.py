@@ -149,7 +149,8 @@ class LocalFederation:
             f'listen = "{self.address}"',
             'directory = "coordinator/keys"',
             'storage = "coordinator/storage"',
-            'log = { format = "json" }',
+            'log = { format = "json", level = "debug" }',
+            f'metrics = "{_HOST}:0"',
             "[deadlines]",
             *(f"{name} = {float(seconds)}" for name, seconds in self.deadlines.items()),
         ]
@@ -188,17 +189,18 @@ class LocalFederation:
             silos: for each silo, the lines of its settings, as for `start_silo`.
             once: whether it ends when each silo has taken part in one run.
         """
-        paths = [str(self.write_silo(silo, task)) for silo, task in silos.items()]
+        paths = [str(self.write_silo(silo, task, metrics=False)) for silo, task in silos.items()]
         options = ["--once"] if once else []
         return self._spawn(name, [*options, *paths], module="services.demo.crowd")
 
-    def write_silo(self, name: str, task: Sequence[str]) -> Path:
+    def write_silo(self, name: str, task: Sequence[str], *, metrics: bool = True) -> Path:
         """Write a silo's settings; returns the file."""
         lines = [
             f'coordinator = "{self.address}"',
             f'directory = "{name}/keys"',
             f'storage = "{name}/storage"',
-            'log = { format = "json" }',
+            'log = { format = "json", level = "debug" }',
+            *([f'metrics = "{_HOST}:0"'] if metrics else []),
             *task,
         ]
         return self._write(f"{name}.toml", lines)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from functools import partial
 
 from secagg.errors import RosterError
 from secagg.ids import SiloId
@@ -13,14 +14,17 @@ from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_tru
 from services.errors import CredentialError
 from services.files import make_private_dir
 from services.ledger.parties import Party
+from services.observe.exposition import exposed
 from services.observe.logs import get_logger
 from services.security.credentials import load_credentials, load_identity
 from services.security.identity import Role
+from services.silo.check import budget_status
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
 from services.silo.ledger import LEDGERS, SiloLedgers
 from services.silo.line import Line
 from services.silo.link import Link
+from services.silo.metrics import SiloMetrics
 from services.silo.node import SiloNode
 from services.storage.silo import SiloStore
 from services.wire.calls import RunState
@@ -71,6 +75,9 @@ async def join(
     )
     renewing = asyncio.create_task(line.keep_renewed())
     try:
+        metrics = SiloMetrics()
+        metrics.show_budget(partial(budget_status, config))
+        metrics.certificate.set_function(lambda: line.credentials.days_left(utc_now()))
         records = [JournalRecord.decode(line) for line in store.journal()]
         greeting = Greeting(
             incarnation=line.incarnation,
@@ -103,13 +110,22 @@ async def join(
                 ledgers=ledgers,
                 rng=rng,
             ),
-            link=Link(line=line, rng=rng, log=log, give_up_s=GIVE_UP_S),
+            link=Link(
+                line=line,
+                rng=rng,
+                log=log,
+                give_up_s=GIVE_UP_S,
+                metrics=metrics,
+            ),
+            metrics=metrics,
             directory=make_private_dir(config.storage / "attempts"),
             rng=rng,
             log=log,
             once=once,
         )
-        return await node.run(stop or stop_signal())
+        with exposed(config.metrics, metrics.registry, lambda: bool(greeting.coordinator)) as shown:
+            log.info("metrics", address=shown or "not shown")
+            return await node.run(stop or stop_signal())
     finally:
         renewing.cancel()
         await line.close()

@@ -24,6 +24,7 @@ from services.errors import (
 from services.observe.logs import Logger
 from services.security.probe import probe
 from services.silo.line import Line
+from services.silo.metrics import SiloMetrics
 from services.wire.calls import (
     CHUNK_BYTES,
     Chunk,
@@ -54,6 +55,7 @@ class Link:
     rng: Rng
     log: Logger
     give_up_s: float
+    metrics: SiloMetrics
 
     @property
     def client(self) -> AggregationClient:
@@ -84,6 +86,7 @@ class Link:
                 raise InvalidRequestError(
                     f"the coordinator did not take chunk {index} of {count} of {vector}"
                 )
+            self.metrics.moved.labels("sent").inc(len(data))
             index = following
 
     async def download(self, reference: VectorReference, store: VectorStore) -> None:
@@ -117,7 +120,9 @@ class Link:
 
     async def get_chunk(self, vector: VectorId, index: int) -> Chunk:
         """Get one piece."""
-        return await self._persist("GetChunk", lambda: self.client.get_chunk(vector, index))
+        chunk = await self._persist("GetChunk", lambda: self.client.get_chunk(vector, index))
+        self.metrics.moved.labels("received").inc(len(chunk.data))
+        return chunk
 
     async def _persist(self, name: str, call: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat a call while the coordinator is out of reach, at most `give_up_s` seconds.
@@ -130,8 +135,10 @@ class Link:
         since, bound = monotonic(), FIRST_PAUSE_S
         while True:
             try:
-                return await call()
+                answer = await call()
             except UnavailableError as error:
+                self.metrics.connected.set(0)
+                self.metrics.retries.labels(name).inc()
                 await self._explain(error)
                 if monotonic() - since > self.give_up_s:
                     raise UnreachableError(
@@ -141,6 +148,9 @@ class Link:
                 self.log.warning("retry", call=name, pause_s=round(pause, 2), reason=str(error))
                 await asyncio.sleep(pause)
                 bound = min(2 * bound, LONGEST_PAUSE_S)
+            else:
+                self.metrics.connected.set(1)
+                return answer
 
     async def _explain(self, error: UnavailableError) -> None:
         """Raise TlsError if the handshake itself is what fails, for a reason that stays.

@@ -44,6 +44,7 @@ from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.silo import SiloRound
 from services import evidence
+from services.clock import monotonic
 from services.errors import InvalidRequestError, NotNowError, RemoteError, ServiceError
 from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.observe.logs import Logger, where
@@ -51,6 +52,7 @@ from services.silo.attempt import AttemptDriver, Outcome
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
 from services.silo.link import Link
+from services.silo.metrics import SiloMetrics
 from services.storage.blobs import FileVectorStore
 from services.storage.silo import SiloStore
 from services.wire.calls import (
@@ -73,6 +75,7 @@ _Integers = Mapping[str, IntVector]
 class _Training:
     driver: AttemptDriver
     future: "asyncio.Future[_Integers]"
+    since: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +101,7 @@ class SiloNode:
     directory: Path
     rng: Rng
     log: Logger
+    metrics: SiloMetrics
     once: bool = False
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
@@ -186,8 +190,10 @@ class SiloNode:
             await work
         except RemoteError as error:
             # Too late, or against the protocol: the attempt is lost to this silo, as a dropout.
+            self.metrics.rounds.labels("refused").inc()
             self.log.warning("refused", code=error.remote_code, reason=str(error))
         except (SecAggError, LearningError) as error:
+            self.metrics.rounds.labels("left").inc()
             code = getattr(error, "code", type(error).__name__)
             self.log.warning("left-attempt", code=code, reason=str(error))
         except ServiceError:
@@ -355,7 +361,7 @@ class SiloNode:
                 if self._training is not None:
                     self._training.future.cancel()  # of an attempt that is over
                 future.add_done_callback(self._wake)
-                self._training = _Training(driver, future)
+                self._training = _Training(driver, future, monotonic())
             case _:
                 assert_never(outcome)
 
@@ -364,6 +370,7 @@ class SiloNode:
         state = await asyncio.to_thread(driver.state)
         await asyncio.to_thread(self.learner.settle, aggregate, state)
         driver.log.info("settled", survivors=aggregate.survivors)
+        self.metrics.rounds.labels("settled").inc()
         for attempt, live in self._live.items():
             if attempt.run == driver.attempt.run and isinstance(live.round, SiloRound):
                 live.round.required_state = self.learner.required_state(attempt)
@@ -374,6 +381,7 @@ class SiloNode:
         if training is None or training.future.cancelled():
             return
         driver, error = training.driver, training.future.exception()
+        self.metrics.training.observe(monotonic() - training.since)
         protocol = driver.round
         is_awaited = isinstance(protocol, SiloRound) and protocol.phase is Phase.MASK
         if error is not None:

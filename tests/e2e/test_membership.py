@@ -5,9 +5,11 @@ Real processes over loopback mTLS. Nobody is restarted but whom the change is ab
 
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from secagg.rng import SystemRng
 from services.clock import utc_now
@@ -197,3 +199,40 @@ def test_log_lines_say_which_run_round_and_silo(world: World) -> None:
     settled = world.silos["silo-1"].wait_for("settled")
     assert {"run", "round", "attempt"} <= committed.keys()
     assert {"run", "round", "attempt", "silo"} <= settled.keys()
+
+
+def test_both_sides_show_their_figures(world: World) -> None:
+    """What an operator watches: rounds, phases, who was in, what waits, what was tried again."""
+    hub = figures(world.coordinator)
+    assert hub["secagg_enrolled_silos"] == 6
+    assert hub["secagg_connected_silos"] == 6
+    run = str(world.coordinator.wait_for("committed")["run"])
+    assert hub[f"secagg_rounds_total|{run}"] == 2
+    assert hub[f"secagg_attempts_total|{run}"] >= 2
+    assert hub[f"secagg_round_survivors|{run}"] == 6
+    assert hub[f"secagg_run_active|{run}"] == 0
+    assert hub[f"secagg_phase_seconds_count|mask|{run}"] == 2
+    assert hub[f"secagg_phase_bytes_total|received|mask|{run}"] > 0
+    assert hub["secagg_calls_total|Hello|OK"] >= 6
+    assert hub["secagg_certificate_days_left"] in {364, 365}
+    silo = figures(world.silos["silo-1"])
+    assert silo["secagg_connected"] == 1
+    assert silo["secagg_retries_total|Next"] > 0, "the coordinator was replaced"
+    assert silo["secagg_rounds_total|settled"] > 20
+    assert silo["secagg_training_seconds_count"] > 20
+    assert silo["secagg_bytes_total|sent"] > 0
+
+
+def figures(child: Child) -> dict[str, float]:
+    """What a process shows to Prometheus, by name and labels."""
+    address = child.wait_for("metrics")["address"]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://{address}/ready", timeout=10) as answer:
+        assert answer.status == 200
+    return {
+        sample.name
+        + "".join(f"|{value}" for _, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
