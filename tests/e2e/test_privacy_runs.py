@@ -21,6 +21,8 @@ from services.wire.calls import RunState, RunStatus
 pytestmark = pytest.mark.e2e
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 5))
+# How long a busy machine may take to start a process.
+PATIENCE_S = 100.0
 DEADLINES = {
     "registration_s": 4.0,
     "advertise_s": 10.0,
@@ -130,9 +132,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         coordinator = federation.start_coordinator(wait=False)
         for name in SILOS:
             made.start(name)
-        coordinator.wait_for("listening")
+        coordinator.wait_for("listening", timeout_s=PATIENCE_S)
         for child in made.silos.values():
-            child.wait_for("connected")
+            child.wait_for("connected", timeout_s=PATIENCE_S)
         yield made
 
 
@@ -140,7 +142,7 @@ def test_a_run_ends_with_a_verified_ledger_at_every_party(world: World) -> None:
     """Two rounds: the plan signed by all, each round charged before and settled after."""
     run = RunId.parse(world.run(rounds=2, expect=0))
     for child in world.silos.values():
-        child.wait_for("model-kept", run=run.hex)
+        child.wait_for("model-kept", run=run.hex, timeout_s=PATIENCE_S)
     path = ledger_path(world.ledgers("coordinator"), run)
     lines = path.read_bytes().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
@@ -164,13 +166,15 @@ def test_a_run_ends_with_a_verified_ledger_at_every_party(world: World) -> None:
 def test_a_silo_that_vanishes_leaves_the_sum_to_the_others(world: World) -> None:
     """A kill in the middle of a round: the survivors sign its release; the ledger stays whole."""
     world.silos["silo-4"].end()
-    world.start("silo-4", fault="silo.before-upload@2=kill").wait_for("connected")
+    world.start("silo-4", fault="silo.before-upload@2=kill").wait_for(
+        "connected", timeout_s=PATIENCE_S
+    )
     run = RunId.parse(world.run(rounds=2, expect=0))
     lines = ledger_path(world.ledgers("coordinator"), run).read_bytes().splitlines()
     entries = [json.loads(line) for line in lines]
     released = [one["body"] for one in entries if one["kind"] == "ROUND_RELEASE"]
     assert released[-1]["survivors"] == ["silo-1", "silo-2", "silo-3"]
-    world.start("silo-4").wait_for("connected")
+    world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
 
 
 def test_a_restart_keeps_what_was_spent_and_the_budget_ends_the_run(world: World) -> None:
@@ -180,7 +184,7 @@ def test_a_restart_keeps_what_was_spent_and_the_budget_ends_the_run(world: World
     world.silos["silo-1"].end()
     rule = Filter(kind=FilterKind.GDP, delta=1e-5)
     limit = rule.epsilon([GaussianEvent(z=2.0, count=5)]) * 1.0001
-    world.start("silo-1", epsilon=limit).wait_for("connected")
+    world.start("silo-1", epsilon=limit).wait_for("connected", timeout_s=PATIENCE_S)
     run = world.run(rounds=3, expect=11, h_dp=3)
     status = world.status(run)
     assert status.summary.state is RunState.BUDGET_EXHAUSTED
@@ -279,9 +283,9 @@ def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
                     "persons = 40",
                 ],
             )
-        coordinator.wait_for("listening")
+        coordinator.wait_for("listening", timeout_s=PATIENCE_S)
         for child in world.silos.values():
-            child.wait_for("connected")
+            child.wait_for("connected", timeout_s=PATIENCE_S)
         path = federation.home / "run.toml"
         path.write_text(RECORDS, encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
@@ -324,9 +328,9 @@ def test_a_coordinator_that_noises_keeps_and_tells_the_noised_sum_only(tmp_path:
         coordinator = federation.start_coordinator(wait=False)
         for name in names:
             world.start(name)
-        coordinator.wait_for("listening")
+        coordinator.wait_for("listening", timeout_s=PATIENCE_S)
         for child in world.silos.values():
-            child.wait_for("connected")
+            child.wait_for("connected", timeout_s=PATIENCE_S)
         text = RUN.format(rounds=2, learning_rate=0.08, h_dp=0).replace('"silo"', '"central"')
         path = federation.home / "run.toml"
         path.write_text(text.replace("min_silos = 4", "min_silos = 3"), encoding="utf-8")
@@ -334,7 +338,7 @@ def test_a_coordinator_that_noises_keeps_and_tells_the_noised_sum_only(tmp_path:
         run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
         world.secagg("run", "watch", run, *operator, expect=0)
         for child in world.silos.values():
-            child.wait_for("model-kept", run=run)
+            child.wait_for("model-kept", run=run, timeout_s=PATIENCE_S)
         models = {
             (federation.storage(name) / "runs" / run / "model.safetensors").read_bytes()
             for name in names
@@ -344,3 +348,36 @@ def test_a_coordinator_that_noises_keeps_and_tells_the_noised_sum_only(tmp_path:
         keys = federation.home / "operator" / "keys"
         words = world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=0)
         assert "aggregation_fails" not in words  # no guarantee is claimed there
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["log.before-unmask", "log.before-result"])
+def test_a_coordinator_that_dies_around_a_release_settles_it_once(
+    tmp_path: Path, point: str
+) -> None:
+    """Killed before the sum or just before it is told: the ledger goes on where it was."""
+    names = SILOS[:3]
+    with LocalFederation(home=tmp_path / "killed", silos=names, deadlines=DEADLINES) as federation:
+        world = World(federation)
+        first = federation.start_coordinator(wait=False, fault=f"{point}@1=kill")
+        for name in names:
+            world.start(name)
+        first.wait_for("listening", timeout_s=PATIENCE_S)
+        for child in world.silos.values():
+            child.wait_for("connected", timeout_s=PATIENCE_S)
+        text = RUN.format(rounds=2, learning_rate=0.08, h_dp=2)
+        path = federation.home / "run.toml"
+        path.write_text(text.replace("min_silos = 4", "min_silos = 3"), encoding="utf-8")
+        operator = ("--operator", str(federation.operator_file))
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        first.wait(timeout_s=PATIENCE_S)
+        second = federation.start_coordinator(wait=False)
+        second.wait_for("listening", timeout_s=PATIENCE_S)
+        world.secagg("run", "watch", run, *operator, expect=0)
+        ledger = ledger_path(world.ledgers("coordinator"), RunId.parse(run))
+        keys = federation.home / "operator" / "keys"
+        world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=0)
+        kinds = [json.loads(line)["kind"] for line in ledger.read_bytes().splitlines()]
+        assert kinds.count("ROUND_RELEASE") == 2
+        assert kinds.count("ROUND_INTENT") == 2
