@@ -127,3 +127,12 @@ def test_many_silos_of_few_organizations() -> None:
     stage.mask()
     stage.refuses(1, stage.request(*two), SurvivorsMismatchError, "2 organizations")
     stage.assert_hidden()
+
+
+def test_more_silos_than_the_ring_is_made_for() -> None:
+    """Four silos where ctx allows three: their sum could wrap around."""
+    stage = Stage(4, n_max=3)
+    stage.advertise()
+    for seat in stage.cohort:
+        stage.refuses(seat, stage.keys(), RosterError, "4 silos; 3 to 3 are needed")
+    stage.assert_hidden()

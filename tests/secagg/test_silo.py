@@ -185,10 +185,12 @@ def test_an_honest_attempt_effect_by_effect() -> None:
 
 def test_secrets_are_wiped_once_the_shares_are_opened() -> None:
     """What is left is the key of the tags, for the result; what was sent stays readable."""
-    stage = Stage(4)
+    stage = Stage(4, suite=4, policies={n: SiloPolicy(suites=frozenset({4})) for n in range(1, 5)})
     stage.agree()
     silo = stage.silos[1]
-    secrets = [*silo._secrets.values(), *(p.share_a for p in silo._held.values())]
+    shares = [share for held in silo._held.values() for share in (held.share_a, held.share_b)]
+    secrets = [*silo._secrets.values(), *shares, *silo._pairs.values()]
+    assert len(secrets) == 3 + 2 * 4 + 3
     assert all(len(secret) in {32, 33} for secret in secrets)
     stage.tell(1, stage.certificate())
     assert [len(secret) for secret in secrets] == [0] * len(secrets)
@@ -372,6 +374,7 @@ def test_notice_of_another_attempts_failure() -> None:
     assert stage.silos[1].phase is Phase.SHARE
     (aborted,) = stage.tell(1, _failed(stage))
     assert aborted == Aborted(reason=AbortReason.STOPPED, detail="enough")
+    assert_dead(stage.silos[1])
     assert stage.tell(1, _failed(stage)) == []
     fresh = Stage(4)
     fresh.tell(1, _failed(fresh))
@@ -468,3 +471,13 @@ def test_evidence_of_a_coordinator_that_goes_on_lying_is_kept_once() -> None:
         with pytest.raises((WrongPhaseError, LocalProtocolError)):
             stage.tell(1, other)
     assert len(stage.silos[1].evidence) == 1
+
+
+def test_two_states_before_the_opening() -> None:
+    """Of an attempt that a silo knows nothing of it has no evidence either."""
+    stage = Stage(4)
+    one, other = (stage.notice(state, setup=bytes(32)) for state in (b"one", b"other"))
+    stage.refuses(1, one, WrongPhaseError)
+    with pytest.raises(LocalProtocolError, match="this round is aborted"):
+        stage.tell(1, other)
+    assert stage.silos[1].evidence == []
