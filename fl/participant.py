@@ -5,7 +5,8 @@ state, `settle` when the verified sum is there. What it keeps meanwhile is fl.me
 silos' record and N change when it joins, leaves or has lost its variate, fl.step's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -332,12 +333,22 @@ class RunParticipant:
         """Return this attempt's integers on the privacy plan's grid, its share of noise added."""
         name = spec.names[0]
         clip_norm = ranges_of(state)[name]
-        source = self._noise()
-        share = noise_share(privacy, source)  # before the update is known (privacy.md 6.4)
-        integers = self._clipped(number, state, name, clip_norm, source)
+        with self._fresh_noise() as source:
+            share = noise_share(privacy, source)  # before the update is known (privacy.md 6.4)
+            integers = self._clipped(number, state, name, clip_norm, source)
         if share is not None:
             integers = integers + share
         return {name: integers}
+
+    @contextmanager
+    def _fresh_noise(self) -> Iterator[NoiseSource]:
+        """A source for one attempt, forgotten after it."""
+        source = self._noise()
+        try:
+            yield source
+        finally:
+            if isinstance(source, NoiseStream):
+                source.close()
 
     def _clipped(
         self, number: int, state: State, name: str, clip_norm: float, source: NoiseSource
@@ -493,7 +504,8 @@ class RunParticipant:
         """Return y over all parameters, and K_k."""
         plan, silo = self._plan, self._names[self._seat]
         if self._privacy is not None and self._privacy.mode is Mode.ISRL:
-            after = self._task_step(number, state, correction, self._noise())
+            with self._fresh_noise() as source:
+                after = self._task_step(number, state, correction, source)
             return after.astype(np.float64, copy=False), plan.local.local_steps
         public = public_steps(plan, silo, number)
         most = plan.local.local_steps if public is None else public
