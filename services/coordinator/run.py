@@ -305,7 +305,8 @@ class RunDriver:
         assert preparing is not None  # begins with it
         await preparing
         self._ahead = self._preparing = None
-        present = set(training.cohort(tuple(seat.index for seat in self._present()[0])))
+        available = tuple(seat.index for seat in self._present()[0])
+        present = set(training.cohort(available, least=self._least(request)))
         is_same = ahead.parameters == self._parameters(request, request.attempt)
         if is_same and ahead.is_intact and present <= ahead.sharers:
             await self._run_attempt(training, request, ahead)
@@ -316,7 +317,8 @@ class RunDriver:
     async def _drive_attempt(
         self, training: TrainingRun, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
     ) -> None:
-        seats = training.cohort(tuple(seat.index for seat in cohort))
+        available = tuple(seat.index for seat in cohort)
+        seats = training.cohort(available, least=self._least(request))
         parameters = self._parameters(request, number)
         await self._require_space(parameters, len(seats), len(request.state))
         if self._stop_reason is not None:
@@ -433,8 +435,9 @@ class RunDriver:
         if preview is None or self._ahead is not None or self._stop_reason is not None:
             return
         available = tuple(seat.index for seat in self._present()[0])
-        seats = training.cohort(available, preview.number)
-        if len(seats) < self._least(preview):
+        least = self._least(preview)
+        seats = training.cohort(available, preview.number, least=least)
+        if len(seats) < least:
             return
         number = await asyncio.to_thread(self.store.next_attempt, self.record.run, preview.number)
         if number > 0:
