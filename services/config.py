@@ -627,7 +627,7 @@ def _suggest(key: str, model: type[BaseModel]) -> str:
     beside = {
         other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == table
     }
-    anywhere = {other.rpartition(".")[2]: other for other in known}
+    anywhere = {other.rpartition(".")[2]: other for other in reversed(known)}
     for names, cutoff in ((beside, 0.6), (anywhere, 0.75)):
         if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
             return f"; did you mean {names[close[0]]}?"
