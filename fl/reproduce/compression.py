@@ -19,7 +19,7 @@ from fl.reproduce.runs import Mode, followed
 from fl.reproduce.session import Figures, Session, number, series
 from fl.reproduce.splits import by_similarity
 
-SECONDS: Final = {False: 1200.0, True: 60.0}
+SECONDS: Final = {False: 800.0, True: 50.0}
 
 _SILOS: Final = 10
 _FULL: Final = (40, 120)  # rounds, local steps

@@ -20,7 +20,7 @@ from fl.seeding import generator
 from fl.simulation import Dropouts
 from secagg.phases import Phase
 
-SECONDS: Final = {False: 400.0, True: 40.0}
+SECONDS: Final = {False: 120.0, True: 15.0}
 
 _SILOS: Final = 10
 _ROUNDS: Final = 40

@@ -25,8 +25,8 @@ from fl.seeding import generator
 from fl.update import TensorLayout
 from secagg.canonical import digest, text
 
-SECONDS_HEART: Final = {False: 240.0, True: 30.0}
-SECONDS_TCGA: Final = {False: 150.0, True: 20.0}
+SECONDS_HEART: Final = {False: 110.0, True: 15.0}
+SECONDS_TCGA: Final = {False: 110.0, True: 15.0}
 
 _STEPS: Final = 100
 _FLAMBY_SEEDS: Final = 5

@@ -24,7 +24,7 @@ from fl.reproduce.runs import Mode, followed
 from fl.reproduce.session import Figures, Session, number
 from fl.work import Work, WorkPlan
 
-SECONDS: Final = {False: 2400.0, True: 40.0}
+SECONDS: Final = {False: 800.0, True: 15.0}
 
 _WORST: Final = "doctorate"
 _BATCH: Final = 10

@@ -20,7 +20,7 @@ from fl.reproduce.runs import Mode, followed, rounds_to
 from fl.reproduce.session import Figures, Session, series
 from fl.reproduce.splits import by_similarity
 
-SECONDS: Final = {False: 2400.0, True: 90.0}
+SECONDS: Final = {False: 700.0, True: 40.0}
 
 TARGET: Final = 0.8
 _SILOS: Final = 100
