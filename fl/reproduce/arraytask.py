@@ -91,7 +91,7 @@ class ArrayTask:
             examples=self.n_examples,
         )
 
-    def scores_of(self, model: NamedTensors) -> float:
+    def accuracy_of(self, model: NamedTensors) -> float:
         """Return the share of rows that are classified correctly."""
         return self._objective.correct(self._flat(model), self._inputs, self._targets) / len(
             self._inputs

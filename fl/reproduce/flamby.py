@@ -94,7 +94,7 @@ _DECAYING: Final = {**_MOMENTS, "beta2": 0.999}
 def _right(objective: Logistic) -> Measure:
     def measure(model: NamedTensors, split: Split) -> float:
         task = ArrayTask(objective, split.test_inputs, split.test_targets)
-        return task.scores_of(model)
+        return task.accuracy_of(model)
 
     return measure
 
@@ -221,7 +221,7 @@ def _reproduce(bench: _Benchmark, session: Session) -> Report:
     for name, method in bench.methods.items():
         scores = {
             mode: [
-                _scores_of(session, bench, name, (silos, raw), mode=mode, seed=seed)
+                _accuracy_of(session, bench, name, (silos, raw), mode=mode, seed=seed)
                 for seed in seeds
             ]
             for mode in (Mode if method.algorithm else (Mode.PLAIN,))
@@ -267,7 +267,7 @@ def _reproduce(bench: _Benchmark, session: Session) -> Report:
     )
 
 
-def _scores_of(
+def _accuracy_of(
     session: Session,
     bench: _Benchmark,
     name: str,

@@ -22,4 +22,4 @@ def silos_of(split: Split, model: Dense, rows: Sequence[Rows]) -> dict[str, Arra
 
 def accuracy_on(split: Split, model: Dense) -> Callable[[NamedTensors], float]:
     """Return what measures a model's accuracy on the test rows."""
-    return ArrayTask(model, split.test_inputs, split.test_targets).scores_of
+    return ArrayTask(model, split.test_inputs, split.test_targets).accuracy_of

@@ -129,6 +129,6 @@ def _run(silos: dict[str, Split], plan: TrainingPlan) -> Figures:
     tasks = {name: ArrayTask(model, one.inputs, one.targets) for name, one in silos.items()}
     trained = followed(plan, tasks, Mode.PLAIN, lambda _: 0.0, every=plan.rounds).model
     return {
-        name: ArrayTask(model, one.test_inputs, one.test_targets).scores_of(trained)
+        name: ArrayTask(model, one.test_inputs, one.test_targets).accuracy_of(trained)
         for name, one in silos.items()
     }

@@ -108,12 +108,14 @@ def plan(rounds: int) -> TrainingPlan:
 def test_runs_are_followed_to_their_target() -> None:
     """Measured every second round, ended by the target; secure and plain alike, bytes counted."""
     silos = {f"silo-{place}": task() for place in range(3)}
-    whole = followed(plan(4), silos, Mode.PLAIN, task(50).scores_of, every=2)
+    whole = followed(plan(4), silos, Mode.PLAIN, task(50).accuracy_of, every=2)
     assert len(whole.values) == 2
     assert whole.uplink_bytes == 0
-    short = followed(plan(4), silos, Mode.PLAIN, task(50).scores_of, until=lambda value: value > 0)
+    short = followed(
+        plan(4), silos, Mode.PLAIN, task(50).accuracy_of, until=lambda value: value > 0
+    )
     assert len(short.values) == 1
-    secure = followed(plan(4), silos, Mode.SECURE, task(50).scores_of, every=2)
+    secure = followed(plan(4), silos, Mode.SECURE, task(50).accuracy_of, every=2)
     assert secure.uplink_bytes > 0
     assert secure.model["weight"].astype(float) == pytest.approx(
         whole.model["weight"].astype(float), abs=1e-3
