@@ -109,7 +109,7 @@ def test_without_the_clause_the_victims_input_is_found() -> None:
     colluders where the threshold is made for one, so that the clause stands alone. With it the
     victim refuses; without it the server opens b_u for the sum {U, B, C}, and a_A.
     """
-    unwary = silo_without(("if not set(seats) <= u2:", "if False:"))
+    unwary = silo_without(("if not set(seats) <= set(share_roots):", "if False:"))
     for silo_class, hidden in ((SiloRound, True), (unwary, False)):
         stage, colluder = _split(silo_class)
         stage.view.corrupted.add(C)
