@@ -51,7 +51,7 @@ CATALOG: Final[Mapping[str, Reproduction]] = {
         seconds=compression.SECONDS,
     ),
     "dropouts": Reproduction(
-        about="three of ten silos missing in every round, Fashion-MNIST",
+        about="a third of the silos missing in every round",
         run=dropouts.reproduce,
         seconds=dropouts.SECONDS,
     ),

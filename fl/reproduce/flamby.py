@@ -8,6 +8,7 @@ going on from round to round, changes weighted by training rows.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -22,11 +23,14 @@ from fl.reproduce.report import Claim, Line, Plot, Report, Spread, Table, agrees
 from fl.reproduce.runs import Mode, followed
 from fl.reproduce.session import Figures, Session, series
 from fl.seeding import generator
+from fl.simulation import Dropouts
 from fl.update import TensorLayout
 from secagg.canonical import digest, text
 
 SECONDS_HEART: Final = {False: 110.0, True: 15.0}
 SECONDS_TCGA: Final = {False: 110.0, True: 15.0}
+
+TCGA_ROUNDS: Final = 5
 
 _STEPS: Final = 100
 _FLAMBY_SEEDS: Final = 5
@@ -163,7 +167,7 @@ _TCGA: Final = _Benchmark(
     scales=False,
     objective=Cox(inputs=39),
     batch=8,
-    rounds=5,
+    rounds=TCGA_ROUNDS,
     passes=30,
     adam_rate=0.1,
     measure=_concordance(Cox(inputs=39)),
@@ -208,6 +212,13 @@ def reproduce_heart(session: Session) -> Report:
 def reproduce_tcga(session: Session) -> Report:
     """Reproduce the table of Fed-TCGA-BRCA."""
     return _reproduce(_TCGA, session)
+
+
+def tcga_score(silos: list[Split], seed: int, dropouts: Dropouts) -> float:
+    """Return FedAdagrad's C-index on Fed-TCGA-BRCA, secure, with silos that vanish."""
+    method = _TCGA.methods["FedAdagrad"]
+    model = _federated(_TCGA, method, silos, mode=Mode.SECURE, seed=seed, dropouts=dropouts)
+    return float(np.mean([_TCGA.measure(model, one) for one in silos]))
 
 
 def _reproduce(bench: _Benchmark, session: Session) -> Report:
@@ -297,7 +308,7 @@ def _scores(
     """Return the score on each silo's test set; `data` is scaled at each silo, and raw."""
     silos, raw = data
     if method.algorithm:
-        model = _federated(bench, method, silos, mode, seed)
+        model = _federated(bench, method, silos, mode=mode, seed=seed)
         return [bench.measure(model, one) for one in silos]
     if method.rate:
         model = _cyclic(bench, method, silos, seed)
@@ -309,7 +320,13 @@ def _scores(
 
 
 def _federated(
-    bench: _Benchmark, method: _Method, silos: list[Split], mode: Mode, seed: int
+    bench: _Benchmark,
+    method: _Method,
+    silos: list[Split],
+    *,
+    mode: Mode,
+    seed: int,
+    dropouts: Dropouts = MappingProxyType({}),
 ) -> NamedTensors:
     plan = TrainingPlan(
         task=TaskPlan(name=bench.name),
@@ -330,7 +347,9 @@ def _federated(
         seed=seed,
     )
     tasks = {f"silo-{place}": one for place, one in enumerate(_tasks(bench, silos))}
-    return followed(plan, tasks, mode, lambda _model: 0.0, every=bench.rounds).model
+    return followed(
+        plan, tasks, mode, lambda _model: 0.0, every=bench.rounds, dropouts=dropouts
+    ).model
 
 
 def _cyclic(bench: _Benchmark, method: _Method, silos: list[Split], seed: int) -> NamedTensors:

@@ -138,6 +138,6 @@ def test_step_sizes_are_tuned_on_a_seed_of_their_own(data: Path, tmp_path: Path)
 
 def test_dropouts_are_drawn_for_each_round() -> None:
     """Three different silos, in phases before the sum, not the same ones every time."""
-    drawn = dropouts._drawn(20, 3, seed=0)
+    drawn = dropouts._drawn(20, 10, 3, seed=0)
     assert all(len(gone) == 3 for gone in drawn.values())
     assert len({tuple(sorted(gone)) for gone in drawn.values()}) > 10
