@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: help install demo test e2e cov check docs stubs bench chaos clean
+.PHONY: help install demo test e2e cov check docs stubs bench chaos load clean
 
 help:
 	@echo 'make demo    a federation of five silos on this machine, over mTLS, on real data'
@@ -20,7 +20,10 @@ help:
 	@echo 'make docs    links and commands named in the documentation exist'
 	@echo 'make stubs   regenerate services/wire/v1 from proto/'
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
+	@echo 'make load    200 silos with a certificate and a connection each, on one coordinator'
+	@echo 'make mirror  how much of each module of secagg its own mirror test covers'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
+	@echo 'make mutation  every check and hashed field altered, one at a time: a test must notice; SHORT=1'
 	@echo 'make chaos   kill processes of a federation for CHAOS_SECONDS=600 and compare its model with a replay'
 	@echo 'make reproduce  published tables, theirs beside ours, 10 min; SHORT=1 two minutes; DATA=../shared/data'
 	@echo 'make clean   remove .venv and caches; runs/ stays'
@@ -60,6 +63,7 @@ check: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python tools/check_docs.py
 	$(BIN)/python tools/draw_states.py --check
+	$(BIN)/python tools/list_errors.py --check
 
 stubs: $(INSTALLED)
 	$(BIN)/python tools/generate_stubs.py
@@ -75,8 +79,18 @@ CHAOS_SEED ?= 1
 chaos: $(INSTALLED)
 	$(BIN)/python tools/chaos.py --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
+load: $(INSTALLED)
+	$(BIN)/python -m bench.load
+
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+
+.PHONY: mutation mirror
+mutation: $(INSTALLED)
+	$(BIN)/python -m tools.mutation --processes $(WORKERS) $(if $(SHORT),--short --seed "$$(git rev-parse HEAD)")
+
+mirror: $(INSTALLED)
+	$(BIN)/python tools/mirror_coverage.py
 
 # Not in the environment of `make install`: atheris is for CPython on Linux and macOS only.
 FUZZ_SECONDS ?= 60

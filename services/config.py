@@ -292,6 +292,7 @@ class SiloConfig(_Settings):
         privacy: the budget of the data set; without it, runs with a privacy plan are refused.
         proxy: whether to obey http_proxy and https_proxy of the environment.
         metrics: where Prometheus and a supervisor may ask over plain HTTP; a loopback address.
+        linger_s: how long to stay in a round that goes on when told to stop.
     """
 
     coordinator: Address
@@ -304,6 +305,7 @@ class SiloConfig(_Settings):
     privacy: DataSetBudget | None = None
     proxy: bool = False
     metrics: Address | None = None
+    linger_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     log: Log = Log()
 
     @model_validator(mode="after")

@@ -97,7 +97,7 @@ def generated_versions() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ["protobuf", "grpcio"])
 def test_generated_code_loads_under_every_allowed_runtime(metadata: Message, name: str) -> None:
-    """The floor is not below the generator, the ceiling at most one major above it.
+    """The floor is not below the generator, the ceiling at most one major above it (PLT-02).
 
     Generated code refuses an older runtime at import; protobuf promises one newer major.
     """

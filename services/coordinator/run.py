@@ -8,7 +8,7 @@ operator and the silos. Every wait has a bound.
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -448,7 +448,15 @@ class RunDriver:
     async def _open(self, parameters: RoundParameters, cohort: tuple[int, ...]) -> AttemptDriver:
         folder = self._folder(parameters.round, parameters.attempt)
         presence, roster = self.hub.presence, self.hub.roster
-        incarnations = {seat: presence.incarnation(roster.seat(seat).silo) for seat in cohort}
+        # Another roster may have come since the cohort was chosen: who was revoked is not invited.
+        parameters = replace(
+            parameters,
+            roster_digest=roster.digest(),
+            n_c=max(_ASKED.colluding(roster), parameters.n_c),
+        )
+        silos = {seat.index: seat.silo for seat in roster.seats if seat.index in cohort}
+        cohort = tuple(silos)
+        incarnations = {seat: presence.incarnation(silo) for seat, silo in silos.items()}
         driver = self._make_driver(
             parameters, incarnations, FileVectorStore(folder), Logbook(folder), self._abandons
         )

@@ -135,6 +135,11 @@ class LocalFederation:
             child.end()
 
     @property
+    def children(self) -> Sequence[Child]:
+        """The processes that were started, those that have ended included."""
+        return self._children
+
+    @property
     def operator_file(self) -> Path:
         """operator.toml."""
         return self.home / "operator.toml"

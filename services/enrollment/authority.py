@@ -423,6 +423,13 @@ def _list_holder(
             "the federation has a coordinator already",
             hint="one federation has one coordinator: `--replace` puts this one in its place",
         )
+    try:
+        organization.encode()
+    except UnicodeEncodeError as error:
+        raise EnrollmentError(
+            "the organization's name is no text in this terminal's encoding",
+            hint="set LC_ALL=C.UTF-8",
+        ) from error
     if (request.role is Role.SILO) != bool(organization.strip()):
         raise EnrollmentError(
             f"expected an organization exactly for a silo, got {organization!r} for a "

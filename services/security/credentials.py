@@ -180,9 +180,8 @@ def load_identity(directory: Path) -> IdentityKey:
 def server_credentials(directory: Path) -> grpc.ServerCredentials:
     """Return credentials that demand a client certificate and pick up renewed files by themselves.
 
-    The files are looked at before each handshake. gRPC is told of a change only, and only of files
-    that fit together: it replaces what other threads' handshakes may be using at that moment
-    (grpc/grpc#36693), and certificates that it cannot use end the process.
+    The files are looked at before each handshake. Only a change is passed on, and only of files
+    that fit together: what handshakes in other threads use is not exchanged without need.
     """
     files = [directory / name for name in (TLS_KEY, CERTIFICATE, AUTHORITY)]
     seen = [*map(file_stamp, files)]

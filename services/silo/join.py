@@ -122,6 +122,7 @@ async def join(
             rng=rng,
             log=log,
             once=once,
+            linger_s=config.linger_s,
         )
         with exposed(config.metrics, metrics.registry, lambda: bool(greeting.coordinator)) as shown:
             log.info("metrics", address=shown or "not shown")

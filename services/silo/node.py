@@ -87,6 +87,7 @@ class SiloNode:
         history: the journal, replayed.
         runs: those that the journal speaks of.
         once: leave when a run that this silo took part in has ended.
+        linger_s: how long to stay in a round that goes on when told to stop.
     """
 
     seat: int
@@ -103,6 +104,8 @@ class SiloNode:
     log: Logger
     metrics: SiloMetrics
     once: bool = False
+    linger_s: float = 0.0
+    _leave_at: float | None = None
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
     _sequence: int = 0
@@ -124,7 +127,7 @@ class SiloNode:
         stopped.add_done_callback(self._wake)
         poll: asyncio.Task[NextReply] | None = None
         try:
-            while not stop.is_set() and self._ended is None:
+            while self._ended is None and not self._may_leave(stop):
                 if poll is None:
                     poll = asyncio.create_task(self._ask())
                     poll.add_done_callback(self._wake)
@@ -141,6 +144,21 @@ class SiloNode:
                 poll.cancel()
             self._trainer.shutdown(wait=False, cancel_futures=True)
         return self._ended
+
+    def _may_leave(self, stop: asyncio.Event) -> bool:
+        """Whether this process is told to stop and no round loses by it what it counts on.
+
+        It stays, for a while, to submit what it trains and to help open what it has submitted.
+        """
+        if not stop.is_set():
+            return False
+        if self._leave_at is None:
+            self._leave_at = monotonic() + self.linger_s
+            asyncio.get_running_loop().call_later(self.linger_s, self._wake, None)
+            self.log.info("leaving", within_s=self.linger_s)
+        counted_on = any(one.has_submitted and not one.is_over for one in self._live.values())
+        is_needed = counted_on or self._training is not None
+        return not is_needed or monotonic() >= self._leave_at
 
     def _wake(self, _done: object) -> None:
         self._woken.set()
@@ -264,7 +282,7 @@ class SiloNode:
         if self.history.has(attempt, JournalEvent.OPENED) or isinstance(message, AbandonRequest):
             # A promise about an attempt that never reached this silo helps the others, too.
             return self._recall(attempt)
-        if not isinstance(message, RoundOpen):
+        if not isinstance(message, RoundOpen) or self._leave_at is not None:
             return None
         self._drop_finished(opened=attempt)
         await self._admit(message)
@@ -362,6 +380,7 @@ class SiloNode:
                     self._training.future.cancel()  # of an attempt that is over
                 future.add_done_callback(self._wake)
                 self._training = _Training(driver, future, monotonic())
+                driver.log.info("training")
             case _:
                 assert_never(outcome)
 

@@ -62,6 +62,7 @@ from services.wire.calls import (
 )
 from services.wire.clients import AggregationClient, RunClient
 from services.wire.servicers import CALLS_AT_ONCE, add_services
+from services.wire.status import error_of
 from services.wire.v1 import aggregation_service_pb2 as agg
 from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
 from services.wire.v1 import vector_pb2
@@ -452,6 +453,29 @@ def test_a_whole_chunk_passes_both_ways(federation: LocalFederation) -> None:
     serve(federation, session)
 
 
+def test_a_model_beyond_grpcs_limit_passes_both_ways_in_chunks(federation: LocalFederation) -> None:
+    """4.4 MB up and down; where a whole message is too large, both numbers are named (NET-01)."""
+    model = bytes(range(250)) * 17_600
+
+    async def session(coordinator: Coordinator) -> None:
+        async with coordinator.operator() as operator:
+            reference = await operator.put_initial_state(RUN, model)
+            assert (reference.chunks, reference.nbytes) == (5, len(model))
+        async with coordinator.silo() as silo:
+            pieces = [(await silo.get_chunk(VECTOR, index)).data for index in range(2)]
+            assert b"".join(pieces) == model[: 2 * CHUNK_BYTES]
+        async with coordinator.channel("a", Role.SILO) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+            call = channel.unary_unary("/secagg.v1.AggregationService/Submit")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(model)
+            named = error_of(caught.value, "hub")
+            assert isinstance(named, TooLargeError)
+            assert "4400000 vs. 4194304" in str(named)
+
+    serve(federation, session)
+
+
 def test_damaged_and_malformed_requests_do_not_reach_the_handler(
     federation: LocalFederation,
 ) -> None:
@@ -551,7 +575,7 @@ def test_our_own_fault_stays_at_home(
 
 
 def test_long_polls_do_not_hold_up_other_calls(federation: LocalFederation) -> None:
-    """Sixty wait; another silo's call is answered while all of them still do."""
+    """Sixty wait; another silo's call is answered while all of them do (bug case NET-08)."""
 
     async def session(coordinator: Coordinator) -> None:
         call = NextCall(incarnation=bytes(16), after_sequence=0, wait_s=30)
@@ -584,7 +608,7 @@ def test_a_coordinator_that_is_down_is_unavailable(federation: LocalFederation) 
 def test_the_environments_proxy_counts_only_where_asked_for(
     federation: LocalFederation, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Company machines set it for everything, loopback included."""
+    """Company machines set it for everything, loopback included (bug case NET-05)."""
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
 
     async def session(coordinator: Coordinator) -> None:
@@ -618,7 +642,7 @@ def has_ipv6() -> bool:
 def test_each_way_to_listen_can_be_dialed(
     federation: LocalFederation, listen: str, dialed: tuple[str, ...]
 ) -> None:
-    """Whatever the family; the returned address has the real port."""
+    """Whatever the family; the returned address has the real port (bug case NET-06)."""
 
     async def session(coordinator: Coordinator) -> None:
         assert coordinator.port > 0
@@ -632,7 +656,7 @@ def test_each_way_to_listen_can_be_dialed(
 
 
 def test_a_taken_port_is_an_error(federation: LocalFederation) -> None:
-    """Taken by anything, or by a coordinator: never do two share one port."""
+    """Taken by anything, or by a coordinator: never do two share one port (bug case NET-09)."""
 
     async def session(coordinator: Coordinator) -> None:
         second = grpc.aio.server(options=SERVER_OPTIONS)

@@ -105,6 +105,48 @@ def test_a_terminal_without_utf_8_shows_help() -> None:
     assert "secagg run watch 0f3a" in done.stdout
 
 
+def test_names_beyond_ascii_and_folders_with_spaces(tmp_path: Path) -> None:
+    """Organization, folders and settings in any letters, whatever the locale (bug case PLT-01)."""
+    locale = {"LC_ALL": "C", "PYTHONIOENCODING": "cp1252"}
+    home = tmp_path / "Hôpital Zürich ★"
+    authority, hub, silo = (str(home / name) for name in ("Behörde", "Zentrale", "Klinik 1"))
+
+    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            capture_output=True,
+            encoding="cp1252",
+            check=False,
+            timeout=60,
+            env=os.environ | locale,
+        )
+
+    assert said("authority", "init", "-d", authority, "-f", "nord").returncode == 0
+    assert said("coordinator", "enroll", "-d", hub, "-n", "hub", "--host", "h").returncode == 0
+    issue = ("authority", "issue", "-d", authority)
+    assert said(*issue, f"{hub}/request.json", "--coordinator").returncode == 0
+    assert said("silo", "enroll", "-d", silo, "-n", "a").returncode == 0
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    lost = secagg(*issue, f"{silo}/request.json", "-o", "Zürich", **ascii_only)
+    assert lost.returncode == 4, lost.stderr
+    assert "no text in this terminal's encoding; set LC_ALL" in lost.stderr
+    done = said(*issue, f"{silo}/request.json", "-o", "Universitätsspital Zürich ★")
+    assert done.returncode == 0, done.stderr
+    assert said("silo", "install", "-d", silo, f"{authority}/issued/a").returncode == 0
+    config = home / "Klinik.toml"
+    config.write_text(
+        f'coordinator = "127.0.0.1:1"\ndirectory = "{silo}"\nstorage = "Ablage ä"\n'
+        'task = "fl.testing:toy_task"\n',
+        encoding="utf-8",
+    )
+    checked = said("silo", "check", "-c", str(config))
+    assert checked.returncode == 7, checked.stderr
+    assert "ok   disk" in checked.stdout
+    refused = said("silo", "enroll", "-d", str(home / "x"), "-n", "Hôpital")
+    assert refused.returncode == 4, refused.stdout
+    assert "1 to 63 letters, digits" in refused.stderr
+
+
 def test_simulating_the_built_in_task_needs_files(tmp_path: Path) -> None:
     """`--silos` makes no tables; the message says what does."""
     config = tmp_path / "run.toml"

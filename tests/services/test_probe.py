@@ -89,7 +89,7 @@ def test_a_good_coordinator_is_reported(federation: LocalFederation) -> None:
 def test_a_name_mismatch_says_what_was_expected_and_found(
     tmp_path: Path, hosts: tuple[str, ...], dialed: str
 ) -> None:
-    """The common name never counts, only the names that the certificate lists for hosts."""
+    """The common name never counts, only the hosts that the certificate lists (bug case TLS-01)."""
     federation = make_federation(tmp_path, silos=["a"], now=NOW, hosts=hosts)
     with pytest.raises(
         TlsError, match=f"expected a certificate for {dialed}, got one for {hosts[0]}"
@@ -108,7 +108,7 @@ def test_a_name_mismatch_says_what_was_expected_and_found(
 def test_a_coordinator_out_of_date_is_named_with_the_date(
     tmp_path: Path, days: int, cause: TlsCause, words: str
 ) -> None:
-    """Expired, or made by a clock that is ahead of ours."""
+    """Expired, or made by a clock that is ahead of ours (bug case TLS-03)."""
     federation = make_federation(tmp_path, silos=["a"], now=NOW - timedelta(days=400))
     federation.issue("a", Role.SILO, now=NOW)
     federation.issue(COORDINATOR, Role.COORDINATOR, now=NOW + timedelta(days=days))
@@ -138,7 +138,7 @@ def test_a_refused_client_certificate_is_named(tmp_path: Path, federation: Local
 
 
 def test_our_own_expired_certificate_is_found_before_dialing(tmp_path: Path) -> None:
-    """And if our clock is wrong, the server's refusal is named."""
+    """And if our clock is wrong, the server's refusal is named (bug case TLS-03)."""
     federation = make_federation(tmp_path, silos=["a"], now=NOW - timedelta(days=400))
     federation.issue(COORDINATOR, Role.COORDINATOR, now=NOW)
     credentials = federation.credentials("a", Role.SILO)
