@@ -34,11 +34,7 @@ from secagg.sealing import BOX_BYTES
 from secagg.testing import make_federation
 from tests.secagg.examples import example
 
-MESSAGES: tuple[type[Record], ...] = (
-    *get_args(messages.ServerMessage),
-    *get_args(messages.SignedSiloMessage),
-    messages.Late,
-)
+MESSAGES: tuple[type[Record], ...] = get_args(messages.Message)
 SIGNED = tuple(k for k in MESSAGES if issubclass(k, SignedMessage))
 IDENTITY = make_federation(1).identities[1]
 # Fields that a signature does not cover, and what covers them instead.

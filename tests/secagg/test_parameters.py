@@ -279,6 +279,16 @@ def test_pro_09_ctx_binds_every_field() -> None:
     assert replace(PARAMETERS, mode="semi-honest", graph="regular/29").ctx() not in digests
 
 
+def test_ctx_binds_every_public_weight() -> None:
+    """And whose weight it is."""
+
+    def ctx(seats: tuple[int, ...], weights: tuple[int, ...]) -> bytes:
+        vector = CoefficientVector(name="common", seats=seats, weights=weights)
+        return replace(PARAMETERS, public_coefficients=(vector,)).ctx()
+
+    assert len({ctx((1, 2), (1, 1)), ctx((1, 3), (1, 1)), ctx((1, 2), (1, 2))}) == 3
+
+
 def test_identifiers() -> None:
     """Run, round and attempt; the next attempt differs in its number alone."""
     assert PARAMETERS.round_id == RoundId(PARAMETERS.run, 1)

@@ -119,10 +119,13 @@ def test_every_field_is_under_the_digest() -> None:
         replace(ROSTER, coordinator_key=bytes(32)),
         replace(ROSTER, seats=ROSTER.seats[:4]),
         replace(ROSTER, officers=(officer,)),
+        replace(ROSTER, officers=(replace(officer, name="berta"),)),
+        replace(ROSTER, officers=(replace(officer, role=OfficerRole.COORDINATOR),)),
+        replace(ROSTER, officers=(replace(officer, certificate_key=bytes(31) + b"x"),)),
         make_federation(5, organizations=2).roster,
         replace(ROSTER, federation=replace(ROSTER.federation, name="another")),
     ]
-    assert len({ROSTER.digest(), *(other.digest() for other in others)}) == 8
+    assert len({ROSTER.digest(), *(other.digest() for other in others)}) == 1 + len(others)
 
 
 def test_a_roster_needs_every_trusted_root() -> None:
