@@ -65,7 +65,6 @@ _VARIANTS: Final = (
         value_bits=8,
         compression=CompressionPlan(rotate=True),
     ),
-    _Variant(label="16 bits", key="plain16", value_bits=16, compression=CompressionPlan()),
 )
 _HEADLINE: Final = _VARIANTS[0]
 

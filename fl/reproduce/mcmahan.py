@@ -22,6 +22,7 @@ from fl.reproduce.splits import Rows, by_shards, by_similarity
 SECONDS: Final = {False: 5400.0, True: 150.0}
 
 _TARGET: Final = 0.97
+_RATIO: Final = 10
 _SILOS: Final = 100
 _TUNING_SEED: Final = 1000
 
@@ -149,24 +150,25 @@ def reproduce(session: Session) -> Report:
 
 
 def _claim(curves: dict[str, tuple[list[list[float]], int]]) -> Claim:
-    ours, cap = curves[_FEDAVG.key]
-    theirs, longest = curves[_FEDSGD.key]
+    (ours, _), (theirs, longest) = curves[_FEDAVG.key], curves[_FEDSGD.key]
     reached = [rounds_to(one, _TARGET) for one in ours]
-    if any(one is None for one in reached):
-        # The short form: what FedAvg reaches in its rounds, FedSGD does not in as many.
-        best, other = max(max(one) for one in ours), max(theirs[0])
-        return Claim(
-            text=f"after {cap} rounds FedAvg is ahead of FedSGD: {best:.4f} against {other:.4f}",
-            holds=best > other,
-        )
-    mean = Spread.of(one for one in reached if one is not None).mean
+    done = [one for one in reached if one is not None]
+    if len(done) < len(reached):
+        return Claim(text="FedAvg reaches 97 %: not in every run", holds=False)
+    mean = Spread.of(done).mean
     slow = rounds_to(theirs[0], _TARGET, every=_FEDSGD.every)
-    ratio = (slow or longest) / mean
+    if slow is None and longest < _RATIO * mean:  # the short form
+        return Claim(
+            text=f"FedAvg reaches 97 % after {mean:.0f} rounds, FedSGD {max(theirs[0]):.1%} "
+            f"after {longest}",
+            holds=longest > mean,
+        )
     more = "" if slow else "more than "
+    ratio = (slow or longest) / mean
     return Claim(
-        text=f"FedSGD needs at least 10 times FedAvg's rounds: {more}{ratio:.1f} times "
+        text=f"FedSGD needs at least {_RATIO} times FedAvg's rounds: {more}{ratio:.1f} times "
         f"(published {_FEDSGD.published / _FEDAVG.published:.1f})",
-        holds=ratio >= 10,
+        holds=ratio >= _RATIO,
     )
 
 
