@@ -34,7 +34,7 @@ class SlowTask(LeastSquaresTask):
 
 def factory(settings: Mapping[str, object]) -> SlowTask:
     """Make silo number `silo`'s task; it sleeps `sleep_s` and computes `spin_s` seconds a round."""
-    number = int(str(settings["silo"]))
+    number = int(str(settings.get("silo", 1)))
     own = toy_task({"silo": number})
     task = SlowTask(own.inputs, own.targets)
     task.silo = number
