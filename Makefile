@@ -10,11 +10,11 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: help install demo test e2e cov check docs stubs bench chaos load clean
+.PHONY: help install demo test slow e2e cov check docs stubs bench chaos load clean
 
 help:
 	@echo 'make demo    a federation of five silos on this machine, over mTLS, on real data'
-	@echo 'make test    every test          make e2e    those with processes and sockets only'
+	@echo 'make test    the tests           make slow   those that take minutes   make e2e   processes and sockets'
 	@echo 'make check   format, lint, types, import arrows, stubs, protos, spelling'
 	@echo 'make cov     every test with branch coverage'
 	@echo 'make docs    links and commands named in the documentation exist'
@@ -43,7 +43,10 @@ demo: $(INSTALLED)
 	$(BIN)/secagg demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
 
 e2e: $(INSTALLED)
 	$(BIN)/python -m pytest -m e2e

@@ -16,7 +16,7 @@ from services.demo.federation import Child, LocalFederation
 from services.wire.calls import RunState, RunStatus
 from tests.postgres import NoPostgresError, Server, postgres
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 RUN = """

@@ -20,7 +20,7 @@ from services.enrollment.request import enroll
 from services.security.credentials import load_credentials
 from services.security.identity import Role
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 6))
 DEADLINES = {

@@ -18,7 +18,7 @@ from services.demo.federation import Child, LocalFederation
 from services.ledger.run_book import ledger_path
 from services.wire.calls import RunState, RunStatus
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 5))
 # How long a busy machine may take to start a process.

@@ -14,7 +14,7 @@ import pytest
 from services.demo.federation import LocalFederation
 from services.security.credentials import split_address
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 RUN = """
 [run]

@@ -32,7 +32,7 @@ from services.security.identity import Role
 from services.wire.calls import PROTOCOL_VERSION, Chunk, Hello, SubmitCall, VectorId
 from services.wire.clients import AggregationClient
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 6))
 ROUNDS = 6

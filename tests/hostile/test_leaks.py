@@ -34,7 +34,7 @@ from services.silo.join import join
 from services.wire.calls import StartCall
 from tests.hostile.leaky_task import CANARY, POINTS, LeakyTask, factory
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 6))
 RUN = """
