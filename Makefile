@@ -21,9 +21,7 @@ help:
 	@echo 'make stubs   regenerate services/wire/v1 from proto/'
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
 	@echo 'make load    200 silos with a certificate and a connection each, on one coordinator'
-	@echo 'make mirror  how much of each module of secagg its own mirror test covers'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
-	@echo 'make mutation  every check and hashed field altered, one at a time: a test must notice; SHORT=1'
 	@echo 'make chaos   kill processes of a federation for CHAOS_SECONDS=600 and compare its model with a replay'
 	@echo 'make reproduce  published tables, theirs beside ours, 10 min; SHORT=1 two minutes; DATA=../shared/data'
 	@echo 'make clean   remove .venv and caches; runs/ stays'
@@ -88,12 +86,8 @@ load: $(INSTALLED)
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-.PHONY: mutation mirror
-mutation: $(INSTALLED)
-	$(BIN)/python -m tools.mutation --processes $(WORKERS) $(if $(SHORT),--short --seed "$$(git rev-parse HEAD)")
+.PHONY:
 
-mirror: $(INSTALLED)
-	$(BIN)/python tools/mirror_coverage.py
 
 # Not in the environment of `make install`: atheris is for CPython on Linux and macOS only.
 FUZZ_SECONDS ?= 60
