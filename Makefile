@@ -86,9 +86,6 @@ load: $(INSTALLED)
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-.PHONY:
-
-
 # Not in the environment of `make install`: atheris is for CPython on Linux and macOS only.
 FUZZ_SECONDS ?= 60
 
