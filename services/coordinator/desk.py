@@ -21,11 +21,14 @@ from secagg.messages import MAX_STATE_BYTES, STATE
 from services.clock import utc_now
 from services.config import CoordinatorConfig, RunConfig, parse_config
 from services.coordinator.attempt import AttemptDriver
+from services.coordinator.attempts import ATTEMPTS, Attempts
+from services.coordinator.cohorts import Cohorts
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.published import PublishedSum
 from services.coordinator.recovery import Recovery
-from services.coordinator.run import ATTEMPTS, MODEL_FILE, RunDriver
+from services.coordinator.run import MODEL_FILE, RunDriver
+from services.coordinator.standing import Standing
 from services.errors import (
     ConfigError,
     CorruptError,
@@ -93,11 +96,11 @@ class RunDesk:
         if (
             (known is None or is_over)
             and self._driver is not None
-            and not self._driver.state.is_final
+            and not self._driver.standing.state.is_final
         ):
             raise NotNowError(
-                f"run {self._driver.record.run} ({self._driver.record.name}) goes on; wait for its "
-                "end or stop it: this coordinator drives one run at a time",
+                f"run {self._driver.run} ({self._driver.standing.record.name}) goes on; wait for "
+                "its end or stop it: this coordinator drives one run at a time",
                 remote_code="RUN_ACTIVE",
             )
         config = parse_config(call.config, RunConfig, source="the run's configuration", base=Path())
@@ -131,7 +134,7 @@ class RunDesk:
         self._driver.restore()
         self._start_driving()
         assert self._driver is not None  # `_drive` has just set it
-        return self._driver.summary()
+        return self._driver.standing.summary()
 
     async def watch_run(
         self, peer: Peer, run: RunId, after_revision: int, wait_s: float, after_round: int, /
@@ -142,8 +145,10 @@ class RunDesk:
         if driver is None:
             status = await asyncio.to_thread(self._stored_status, run, after_round)
             return WatchReply(revision=1, status=status)
-        await driver.progress.wait(after_revision, wait_s)
-        return WatchReply(revision=driver.progress.revision, status=driver.status(after_round))
+        await driver.standing.progress.wait(after_revision, wait_s)
+        return WatchReply(
+            revision=driver.standing.progress.revision, status=driver.status(after_round)
+        )
 
     async def list_runs(self, peer: Peer, /) -> tuple[RunSummary, ...]:
         """List runs, the newest first."""
@@ -169,7 +174,7 @@ class RunDesk:
             return _summary(record, rounds_done=record.round)
         self.log.info("run-stopped", run=run.hex, operator=peer.name, reason=reason)
         await driver.stop(reason)
-        return driver.summary()
+        return driver.standing.summary()
 
     async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
         """Read a chunk of the newest released model."""
@@ -183,12 +188,12 @@ class RunDesk:
     def find_attempt(self, run: RunId, number: int, attempt: int) -> AttemptDriver | None:
         """The attempt, if it is the open one or the one before it."""
         driver = self._find_driver(run)
-        return None if driver is None else driver.attempts.get((number, attempt))
+        return None if driver is None else driver.attempts.live.get((number, attempt))
 
     def find_recovery(self, run: RunId, number: int, attempt: int) -> Recovery | None:
         """What is asked about an attempt that an earlier process of the coordinator opened."""
         driver = self._find_driver(run)
-        return None if driver is None else driver.recoveries.get((number, attempt))
+        return None if driver is None else driver.attempts.recoveries.get((number, attempt))
 
     def ledger_answer(self, seat: int, answer: LedgerAnswer) -> None:
         """Take a silo's word on the privacy ledger of the run that goes on."""
@@ -198,15 +203,15 @@ class RunDesk:
 
     def position(self) -> str:
         """Where the coordinator stands, for a silo that is elsewhere."""
-        if self._driver is None or not self._driver.attempts:
+        if self._driver is None or not self._driver.attempts.live:
             return "no round is open"
-        number, attempt = list(self._driver.attempts)[-1]
+        number, attempt = list(self._driver.attempts.live)[-1]
         return f"the coordinator is at round {number}, attempt {attempt}"
 
     def find_sum(self, run: RunId, number: int, attempt: int) -> PublishedSum | None:
         """A sum that an earlier process published and that silos may still want."""
         driver = self._find_driver(run)
-        return None if driver is None else driver.sums.get((number, attempt))
+        return None if driver is None else driver.attempts.sums.get((number, attempt))
 
     async def welcome(self, seat: int, incarnation: bytes) -> None:
         """A silo has said Hello; if its process is new, nothing of the old one is awaited."""
@@ -279,8 +284,8 @@ class RunDesk:
 
     def _clear_up(self, following: RunId) -> None:
         """Before another run: remove the last one's vectors, and runs of long ago."""
-        if self._driver is not None and self._driver.record.run != following:
-            shutil.rmtree(self._folder(self._driver.record.run) / ATTEMPTS, ignore_errors=True)
+        if self._driver is not None and self._driver.run != following:
+            shutil.rmtree(self._folder(self._driver.run) / ATTEMPTS, ignore_errors=True)
         for run in self.store.forget_ended(self.config.limits.ended_runs):
             shutil.rmtree(self._folder(run), ignore_errors=True)
 
@@ -292,22 +297,42 @@ class RunDesk:
             training = self._restore(record, snapshot)
         else:
             model = decode_state(snapshot, MAX_STATE_BYTES)
-        return RunDriver(
+        hub, log, directory = self.hub, self.log.bind(run=record.run.hex), self._folder(record.run)
+        ledger = self._ledger(record, plan, config)
+        standing = Standing(
             record=record,
+            hub=hub,
+            store=self.store,
+            log=log,
+            reports=list(self.store.reports(record.run)),
+        )
+        attempts = Attempts(
+            run=record.run,
+            plan=plan,
+            hub=hub,
+            signing_key=self.signing_key,
+            deadlines=self.config.deadlines,
+            directory=directory,
+            changed=standing.progress.note,
+            log=log,
+            ledger=ledger,
+        )
+        return RunDriver(
+            standing=standing,
+            attempts=attempts,
+            cohorts=Cohorts(run=record.run, plan=plan, hub=hub, enrolled=record.cohort),
             plan=plan,
             training=training,
             initial_model=model,
             features=_numeric_features(plan),
             min_silos=config.run.min_silos,
-            hub=self.hub,
+            hub=hub,
             store=self.store,
-            signing_key=self.signing_key,
             deadlines=self.config.deadlines,
             free_bytes=self.config.limits.free_bytes,
-            directory=self._folder(record.run),
-            log=self.log.bind(run=record.run.hex),
-            reports=list(self.store.reports(record.run)),
-            ledger=self._ledger(record, plan, config),
+            directory=directory,
+            log=log,
+            ledger=ledger,
         )
 
     def _start_driving(self) -> None:
@@ -371,7 +396,7 @@ class RunDesk:
 
     def _find_driver(self, run: RunId) -> RunDriver | None:
         driver = self._driver
-        return driver if driver is not None and driver.record.run == run else None
+        return driver if driver is not None and driver.run == run else None
 
     def _stored_status(self, run: RunId, after_round: int) -> RunStatus:
         record = self.store.run(run)

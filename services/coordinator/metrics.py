@@ -73,8 +73,9 @@ class CoordinatorMetrics(Collector):
         driver = self._desk.driver
         if driver is None:
             return
-        run, reports = driver.record.run.hex, driver.reports
-        total = driver.record.rounds_total
+        standing = driver.standing
+        run, reports = standing.record.run.hex, standing.reports
+        total = standing.record.rounds_total
         attempts = CounterMetricFamily(
             "secagg_attempts", "Attempts of committed rounds.", labels=["run"]
         )
@@ -84,7 +85,7 @@ class CoordinatorMetrics(Collector):
         yield attempts
         yield rounds
         yield _gauge("rounds_planned", "Rounds of the run's plan.", total, run=run)
-        yield _gauge("run_active", "1 while rounds go on.", not driver.state.is_final, run=run)
+        yield _gauge("run_active", "1 while rounds go on.", not standing.state.is_final, run=run)
         if reports:
             last = reports[-1]
             for name, seats in (

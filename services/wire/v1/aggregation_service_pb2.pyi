@@ -115,7 +115,9 @@ class HelloResponse(_message.Message):
     roster_digest: _builtins.bytes
     """That roster's digest; exactly 32 bytes."""
     incarnation: _builtins.bytes
-    """Drawn at random by the process at its start; exactly 16 bytes. Message sequences restart with it."""
+    """Drawn at random by the process at its start; exactly 16 bytes. If it is another one than before,
+    the silo acknowledges nothing any more: a later process numbers above all earlier ones.
+    """
     signed_roster: _builtins.bytes
     """The version after the silo's as a signed document of at most 3 MiB, if the silo's is not the
     one in force; else empty. The silo checks that it continues its own and is signed by its roots,
@@ -179,9 +181,11 @@ class NextResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     ENVELOPE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """The envelope's sequence number, counted from 1; 0 when there is nothing yet: ask again."""
+    """The envelope's sequence number; they only grow. 0 when there is nothing yet: ask again."""
     incarnation: _builtins.bytes
-    """The coordinator process's incarnation; exactly 16 bytes. If it changed, ask again after 0."""
+    """The coordinator process's incarnation; exactly 16 bytes. If it changed, say Hello and ask
+    again after 0.
+    """
     @_builtins.property
     def envelope(self) -> Global___Envelope:
         """What to handle; absent when there is nothing yet."""

@@ -1,0 +1,96 @@
+"""Who can be invited to a run's rounds now, and what they are invited to.
+
+Present is who is connected, enrolled in the run and has not refused it. What the coordinator asks
+for is the default policy's, tightened by the roster in force and the privacy plan.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from fl.plan import TrainingPlan
+from fl.privacy import document_of, privacy_of
+from fl.run import RoundPreview, RoundRequest
+from secagg.ids import RunId
+from secagg.parameters import RoundParameters
+from secagg.policy import SiloPolicy
+from secagg.roster import Roster, Seat
+from services.coordinator.hub import Hub
+
+# What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
+_ASKED: Final = SiloPolicy()
+
+
+@dataclass(slots=True, kw_only=True)
+class Cohorts:
+    """The silos of one run.
+
+    Attributes:
+        enrolled: the run's seats; all of the roster until the first cohort is fixed.
+        refusals: why a silo takes no part in this run, by its own word.
+    """
+
+    run: RunId
+    plan: TrainingPlan
+    hub: Hub
+    enrolled: tuple[int, ...]
+    refusals: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """The run's seats, connected or not."""
+        return self.enrolled or self.hub.roster.indices
+
+    def present(self) -> tuple[Seat, ...]:
+        """The seats that can be invited now, at most as many as the plan's rings allow."""
+        can = self._able()
+        seats = tuple(seat for seat in self.hub.roster.seats if seat.index in can)
+        return seats[: self.plan.max_silos]
+
+    def missing(self) -> str:
+        """The names of the others of this run, and who refused and why."""
+        refused = "".join(f"; {self.names(seat)} says {why}" for seat, why in self.refusals.items())
+        return self.names(*sorted(set(self.seats) - self._able())) + refused
+
+    def _able(self) -> set[int]:
+        connected = {seat.index for seat in self.hub.connected()}
+        return connected & set(self.seats) - set(self.refusals)
+
+    def names(self, *seats: int) -> str:
+        """These silos' names for a sentence."""
+        return ", ".join(map(self.hub.name, seats))
+
+    def least(self, request: RoundRequest | RoundPreview) -> int:
+        """The least cohort whose own floor it can meet."""
+        parameters = self.parameters(request, 0)
+        return next(n for n in range(1, parameters.n_max + 1) if n >= parameters.floor(n))
+
+    def parameters(self, request: RoundRequest | RoundPreview, attempt: int) -> RoundParameters:
+        """What an attempt of this round asks of the silos."""
+        roster, privacy = self.hub.roster, privacy_of(self.plan)
+        return RoundParameters(
+            federation=roster.federation,
+            run=self.run,
+            roster_digest=roster.digest(),
+            kind=request.kind.value,
+            round=request.number,
+            attempt=attempt,
+            n_c=max(_ASKED.colluding(roster), privacy.n_c if privacy else 0),
+            h_dp=privacy.h_dp if privacy else 0,
+            dp=document_of(self.plan),
+            h_min=_ASKED.h_min,
+            n_min=_ASKED.n_min,
+            n_orgs=_ASKED.n_orgs,
+            n_max=self.plan.max_silos,
+            spec=request.spec,
+            training_plan=self.plan.digest(),
+            coefficients=request.coefficients,
+        )
+
+
+def under(roster: Roster, parameters: RoundParameters) -> RoundParameters:
+    """The same parameters under another roster: it may have come since the cohort was chosen."""
+    return replace(
+        parameters,
+        roster_digest=roster.digest(),
+        n_c=max(_ASKED.colluding(roster), parameters.n_c),
+    )
