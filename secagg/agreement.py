@@ -1,8 +1,8 @@
-"""What a silo must find in the lists that the server shows it, before it agrees to them.
+"""What a silo must find in what the server shows it, before it agrees.
 
-U1 with its keys (check A3), U2 with its share roots (A4) and U3 with its uploads (A6). The server
-chooses all three; a silo accepts only lists that hold itself unaltered, that the roster and the
-signatures bear out, and that stay above its floor (SA1 spec 2.2, 3.4).
+U1 with its keys (check A3), U2 with its share roots (A4), the state (A5) and U3 with its uploads
+(A6). The server chooses all of them; a silo accepts only lists that hold itself unaltered, that the
+roster and the signatures bear out, and that stay above its floor (SA1 spec 2.2, 3.4).
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,26 @@ from secagg.errors import (
     BadKeyError,
     BadSignatureError,
     CohortRefusedError,
+    ModelMismatchError,
     RemoteProtocolError,
     ReplayError,
     RosterError,
     SurvivorsMismatchError,
 )
 from secagg.keys import verify
-from secagg.messages import Advertise, Boxes, Keys, Share, SurvivorEntry, masked_signed_bytes
+from secagg.messages import (
+    STATE,
+    Advertise,
+    Boxes,
+    Keys,
+    Share,
+    StateNotice,
+    SurvivorEntry,
+    masked_signed_bytes,
+    model_hash,
+)
 from secagg.parameters import RoundParameters
+from secagg.ports import VectorStore
 from secagg.roster import Roster
 
 
@@ -112,6 +124,23 @@ def check_sharers(
     if own is None or roots.get(own.seat) != own.root:
         raise CohortRefusedError("this silo's own shares are missing from U2 or were changed")
     return roots
+
+
+def read_state_hash(message: StateNotice, store: VectorStore, *, kind: str) -> bytes:
+    """A5, the bytes: those in the store are what the server signed.
+
+    Returns:
+        The state's model hash.
+
+    Raises:
+        ModelMismatchError: they are not.
+    """
+    pieces = range(store.chunks(STATE))
+    state = b"".join(store.read(STATE, piece) for piece in pieces)
+    found = model_hash(kind, state)
+    if (len(state), found) != (message.nbytes, message.model_hash):
+        raise ModelMismatchError("the state's bytes are not those that the coordinator signed")
+    return found
 
 
 def check_survivor_list(

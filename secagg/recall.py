@@ -5,14 +5,16 @@ again, byte for byte, what is in its journal; it may promise to have opened noth
 the result of a sum that its vector is in (SA1 spec 3.5).
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from secagg import messages
 from secagg.effects import Finished, Persist, Send, SiloEffect
-from secagg.errors import LocalProtocolError
+from secagg.errors import LocalProtocolError, ReplayError
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
-from secagg.keys import IdentityKey
+from secagg.keys import IdentityKey, verify
+from secagg.parameters import RoundParameters
 from secagg.ports import VectorStore
 from secagg.result import check_result, check_survivors
 from secagg.roster import Roster
@@ -33,6 +35,31 @@ def resend(history: SiloHistory, attempt: AttemptId, event: JournalEvent) -> Sen
     if not isinstance(message, messages.SiloMessage):
         raise LocalProtocolError("the journal holds a message that no silo sends")
     return Send(message=message)
+
+
+def absorb_abandons(
+    statements: Iterable[messages.Abandon],
+    *,
+    history: SiloHistory,
+    parameters: RoundParameters,
+    roster: Roster,
+) -> list[SiloEffect]:
+    """Close own submissions that enough silos of their U1 have abandoned (SA1 spec 2.5 ii).
+
+    Raises:
+        ReplayError: a statement belongs to another federation or run.
+        BadSignatureError, RosterError: its silo has not signed it, or is not on the roster.
+    """
+    valid = []
+    for item in statements:
+        if (item.federation, item.run) != (parameters.federation, parameters.run):
+            raise ReplayError("an abandon statement belongs to another run")
+        verify(roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
+        valid.append(item)
+    effects: list[SiloEffect] = []
+    for attempt in history.newly_dead(parameters.run, valid):
+        effects += record(history, JournalRecord(event=JournalEvent.DEAD, attempt=attempt))
+    return effects
 
 
 def abandon(

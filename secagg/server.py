@@ -171,12 +171,11 @@ class ServerRound:
             raise RosterError(
                 f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
             )
-        if isinstance(message, messages.AuditorMessage):
-            require_heard(SERVER_HEARS, self.phase, message)
-            return self._recompute(message, now)
-        if self._intake.has(message):
+        if not isinstance(message, messages.AuditorMessage) and self._intake.has(message):
             return []
         require_heard(SERVER_HEARS, self.phase, message)
+        if isinstance(message, messages.AuditorMessage):
+            return self._recompute(message, now)
         self._intake.take(message)
         return self._after(message, now)
 

@@ -11,48 +11,40 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from secagg import messages
-from secagg.agreement import check_keys, check_sharers, check_survivor_list
+from secagg.agreement import check_survivor_list, read_state_hash
 from secagg.auditors import SiloAuditor
-from secagg.dealing import DealerKeys, Dealing, check_delivered, deal, open_delivery
+from secagg.dealing import Dealing, check_delivered
 from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
     BadShareError,
-    CohortRefusedError,
-    EvidenceError,
     LocalProtocolError,
     ModelMismatchError,
     ParameterError,
     PolicyRefusedError,
     RemoteProtocolError,
     ReplayError,
-    RosterError,
     SecondUnmaskError,
     SurvivorsMismatchError,
 )
-from secagg.evidence import Evidence, EvidenceKind, judge, two_statements
-from secagg.graph import Graph
+from secagg.evidence import Evidence
+from secagg.holdings import Holdings
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
 from secagg.keys import IdentityKey, verify
-from secagg.masking import pairwise_seeds, pairwise_sign, self_seed
-from secagg.messages import Opening, ShareKind
 from secagg.parameters import RoundParameters
 from secagg.phases import SILO_HEARS, Phase, Step, advance, require_heard
 from secagg.policy import SiloPolicy
 from secagg.ports import VectorStore
-from secagg.recall import abandon, record, resend
+from secagg.recall import abandon, absorb_abandons, record, resend
 from secagg.recompute import Claim
 from secagg.result import check_certificate, check_result, check_survivors
 from secagg.ring import IntVector
 from secagg.rng import Rng
 from secagg.roster import Roster
-from secagg.sealing import SharePayload
-from secagg.secretbytes import Secret
-from secagg.transcript import binding_digest, public_coins, setup_digest
-from secagg.vectors import TagContext, check_values, mask_vector
-from secagg.verification import verification_key
-
-SECRET_BYTES = 32
+from secagg.transcript import public_coins
+from secagg.vectors import check_values, mask_vector
+from secagg.view import View
+from secagg.witness import Witness
 
 
 class SiloRound:
@@ -92,8 +84,7 @@ class SiloRound:
         self.seat = seat
         self.survivors: tuple[int, ...] = ()
         self.farewell: messages.Complaint | messages.Refusal | None = None
-        self.evidence: list[Evidence] = []
-        self._announced: dict[str, messages.ServerMessage] = {}
+        self._witness = Witness(roster)
         self._identity = identity
         self._roster = roster
         self._policy = policy
@@ -101,19 +92,9 @@ class SiloRound:
         self._store = store
         self._rng = rng
         self.required_state = required_state
-        self._parameters: RoundParameters | None = None
-        self._secrets: dict[str, Secret] = {}
-        self._keys: DealerKeys | None = None
-        self._pairs: dict[int, Secret] = {}
-        self._graph: Graph | None = None
-        self._advertises: dict[int, messages.Advertise] = {}
+        self._accepted: View | None = None
+        self._holdings: Holdings | None = None
         self._own_share: messages.Share | None = None
-        self._held: dict[int, SharePayload] = {}
-        self._share_roots: dict[int, bytes] = {}
-        self._setup = b""
-        self._binding = b""
-        self._model_hash = b""
-        self._tag_key: Secret | None = None
         self._entries: tuple[messages.SurvivorEntry, ...] = ()
         self._submitted: messages.MaskedInput | None = None
         self._auditor: SiloAuditor | None = None
@@ -123,14 +104,17 @@ class SiloRound:
     @property
     def parameters(self) -> RoundParameters:
         """Of the attempt; LocalProtocolError before it is open."""
-        if self._parameters is None:
-            raise LocalProtocolError("the round is not open yet")
-        return self._parameters
+        return self._view.parameters
 
     @property
     def attempt(self) -> AttemptId:
         """Which attempt this is."""
         return self.parameters.attempt_id
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """The cases against the coordinator that this attempt has given rise to."""
+        return self._witness.evidence
 
     def receive(self, message: messages.ServerMessage) -> list[SiloEffect]:
         """Take one message of the server; its attachments are in the store.
@@ -148,26 +132,11 @@ class SiloRound:
             return self._dispatch(message)
 
     def _require_awaited(self, message: messages.ServerMessage) -> None:
-        self._watch_coordinator(message)
+        self._witness.see(message, None if self._accepted is None else self.parameters)
         is_over = self.phase in {Phase.CLOSED, Phase.ABORTED}
         if is_over and (self._auditor is None or not isinstance(message, messages.AuditMessage)):
             raise LocalProtocolError(f"this round is {self.phase}; a new attempt needs a new one")
         require_heard(SILO_HEARS, self.phase, message)
-
-    def _watch_coordinator(self, message: messages.ServerMessage) -> None:
-        """Keep evidence if the coordinator signed two openings, states or results."""
-        if not isinstance(message, messages.RoundOpen | messages.StateNotice | messages.Result):
-            return
-        first = self._announced.setdefault(message.LABEL, message)
-        is_known = any(first.encode() in case.statements for case in self.evidence)
-        if first == message or is_known or self._parameters is None:
-            return
-        case = two_statements(EvidenceKind.EQUIVOCATION, 0, self._parameters, first, message)
-        try:
-            judge(case, self._roster)
-        except EvidenceError:
-            return
-        self.evidence.append(case)
 
     def contribute(self, values: Mapping[str, IntVector]) -> list[SiloEffect]:
         """Mask and send this silo's vector.
@@ -194,7 +163,7 @@ class SiloRound:
         with self._deadly():
             self._require_masking()
             effects = self._persist(JournalEvent.LATE)
-            effects.append(Send(message=messages.Late(setup=self._setup, seat=self.seat)))
+            effects.append(Send(message=messages.Late(setup=self._view.setup, seat=self.seat)))
             self.phase = advance(self.phase, Step.WENT_LATE)
             return effects
 
@@ -226,119 +195,62 @@ class SiloRound:
     def _on_open(self, message: messages.RoundOpen) -> list[SiloEffect]:
         """A1, A2: accept the parameters, make fresh keys."""
         parameters = message.parameters
-        self._parameters = parameters
+        view = View(seat=self.seat, parameters=parameters, roster=self._roster)
+        self._accepted = view
         verify(self._roster.coordinator_key, message.signature, message.signed_bytes())
         self._policy.check(parameters, self._roster)
         if messages.plan_hash(message.plan) != parameters.training_plan:
             raise PolicyRefusedError(
                 "policy rule training_plans: the document that came is not the one ctx names"
             )
-        effects = self._absorb_abandons(message.abandons)
-        self._history.check_open(parameters)
-        for name in ("a", "b", "k"):
-            self._secrets[name] = Secret(self._rng.bytes(SECRET_BYTES))
-        nonce = self._rng.bytes(SECRET_BYTES)
-        keys = DealerKeys.make(parameters.cipher_suite, self._secrets["a"], self._rng)
-        unsigned = messages.Advertise(
-            ctx=parameters.ctx(),
-            seat=self.seat,
-            nonce=nonce,
-            enc_key=keys.enc.public,
-            mask_key=keys.mask.public,
-            kem=keys.kem_public,
+        effects = absorb_abandons(
+            message.abandons, history=self._history, parameters=parameters, roster=self._roster
         )
-        self._keys = keys
-        advertise = messages.signed(unsigned, self._identity)
-        self._advertises = {self.seat: advertise}
+        self._history.check_open(parameters)
+        own = Holdings(seat=self.seat, suite=parameters.cipher_suite, rng=self._rng)
+        self._holdings = own
+        advertise = messages.signed(own.advertise(parameters.ctx()), self._identity)
+        view.advertises = {self.seat: advertise}
         effects += self._persist(JournalEvent.OPENED)
         effects.append(Send(message=advertise))
         self.phase = advance(self.phase, Step.ADVERTISED)
         return effects
 
-    def _absorb_abandons(self, statements: tuple[messages.Abandon, ...]) -> list[SiloEffect]:
-        """Close own submissions that enough silos of their U1 have abandoned (2.5 ii)."""
-        valid = []
-        for item in statements:
-            if item.federation != self.parameters.federation or item.run != self.parameters.run:
-                raise ReplayError("an abandon statement belongs to another run")
-            verify(self._roster.seat(item.seat).identity_key, item.signature, item.signed_bytes())
-            valid.append(item)
-        effects: list[SiloEffect] = []
-        for attempt in self._history.newly_dead(self.parameters.run, valid):
-            dead = JournalRecord(event=JournalEvent.DEAD, attempt=attempt)
-            effects += record(self._history, dead)
-        return effects
-
     def _on_keys(self, message: messages.Keys) -> list[SiloEffect]:
         """A3: accept U1 and its keys, deal shares."""
-        parameters = self.parameters
-        advertises = check_keys(
-            message, self._advertises[self.seat], parameters=parameters, roster=self._roster
-        )
-        u1 = tuple(advertises)
-        self._policy.check_cohort(parameters, u1)
-        self._advertises = advertises
-        self._setup = setup_digest(parameters.ctx(), advertises)
-        self._graph = self._neighborhoods(u1)
-        dealt = deal(
-            self._dealing,
-            secret_a=self._secrets["a"],
-            secret_b=self._secrets["b"],
-            key=self._secrets["k"],
-            rng=self._rng,
-        )
-        self._held[self.seat] = dealt.kept
-        self._pairs = dealt.pairs
-        share = messages.signed(dealt.share, self._identity)
+        self._view.accept_keys(message)
+        self._policy.check_cohort(self.parameters, self._view.u1)
+        unsigned = self._own.deal(self._place, self._rng)
+        share = messages.signed(unsigned, self._identity)
         self._own_share = share
         self.phase = advance(self.phase, Step.SHARED)
         return [Send(message=share)]
 
-    def _neighborhoods(self, u1: tuple[int, ...]) -> Graph:
-        try:
-            return self.parameters.neighborhoods(u1, self._setup)
-        except ParameterError as error:
-            raise RosterError(f"no graph for this cohort: {error}") from error
-
     def _on_boxes(self, message: messages.Boxes) -> list[SiloEffect]:
         """A4: accept U2 and the shares dealt to this silo."""
-        if self._share_roots:
-            raise CohortRefusedError("U2 was announced before")
-        roots = check_sharers(
-            message,
-            self._own_share,
-            holders=self._own_graph.holders(self.seat),
-            u1=tuple(sorted(self._advertises)),
-            parameters=self.parameters,
-            roster=self._roster,
-        )
+        self._view.accept_sharers(message, self._own_share)
         for item in message.deliveries:
             self._accept(item)
-        parts = [(dealer, payload.verification_key) for dealer, payload in self._held.items()]
-        self._tag_key = verification_key(self._setup, parts)
-        self._share_roots = roots
+        self._view.tag_key = self._own.tag_key(self._view.setup)
         return []
 
     def _accept(self, item: messages.Delivery) -> None:
         verify(
             self._roster.seat(item.dealer).identity_key,
             item.signature,
-            messages.share_signed_bytes(self._setup, item.dealer, item.root),
+            messages.share_signed_bytes(self._view.setup, item.dealer, item.root),
         )
-        check_delivered(self._dealing, item)
+        check_delivered(self._place, item)
         if item.dealer == self.seat:
             return
         try:
-            opened = open_delivery(self._dealing, item)
+            self._own.take(self._place, item)
         except BadShareError as error:
             complaint = messages.Complaint(
-                setup=self._setup, seat=self.seat, dealer=item.dealer, reason=error.code
+                setup=self._view.setup, seat=self.seat, dealer=item.dealer, reason=error.code
             )
             self.farewell = messages.signed(complaint, self._identity)
             raise
-        self._held[item.dealer] = opened.payload
-        if opened.pair is not None:
-            self._pairs[item.dealer] = opened.pair
 
     @property
     def public_coins(self) -> bytes:
@@ -347,46 +259,26 @@ class SiloRound:
         Raises:
             LocalProtocolError: the state has not been accepted yet.
         """
-        if not self._binding:
+        if not self._view.binding:
             raise LocalProtocolError("public coins follow from the accepted state")
-        return public_coins(self._binding)
-
-    @property
-    def _dealing(self) -> Dealing:
-        return Dealing(
-            suite=self.parameters.cipher_suite,
-            setup=self._setup,
-            seat=self.seat,
-            keys=self._own_keys,
-            advertises=self._advertises,
-            graph=self._own_graph,
-        )
+        return public_coins(self._view.binding)
 
     def _on_state(self, message: messages.StateNotice) -> list[SiloEffect]:
         """A5: accept the model; from here on everything is bound to it."""
-        if not self._share_roots or self._binding:
-            raise ModelMismatchError("a state is accepted once, after U2")
-        if message.setup != self._setup:
-            raise ModelMismatchError("the state was announced for another attempt")
-        verify(self._roster.coordinator_key, message.signature, message.signed_bytes())
+        self._view.check_announced(message)
         most = self._policy.max_state_bytes
         if message.nbytes > most:
             raise PolicyRefusedError(
                 f"policy rule max_state_bytes: expected at most {most}, the coordinator announces "
                 f"{message.nbytes}"
             )
-        pieces = range(self._store.chunks(messages.STATE))
-        state = b"".join(self._store.read(messages.STATE, piece) for piece in pieces)
-        found = messages.model_hash(self.parameters.kind, state)
-        if (len(state), found) != (message.nbytes, message.model_hash):
-            raise ModelMismatchError("the state's bytes are not those that the coordinator signed")
+        found = read_state_hash(message, self._store, kind=self.parameters.kind)
         if self.required_state is not None and message.model_hash != self.required_state:
             raise ModelMismatchError(
                 "the state is not the one that follows from the last round's result"
             )
         self._policy.check_state(found, is_successor=self.required_state is not None)
-        self._model_hash = message.model_hash
-        self._binding = binding_digest(self._setup, message.model_hash, self._share_roots)
+        self._view.bind(found)
         if self._only_helps:
             return self.go_late()
         return [TrainingWanted(parameters=self.parameters, state_hash=message.model_hash)]
@@ -400,16 +292,16 @@ class SiloRound:
         """
         if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
             return True  # 2.5 (i): after Unmask it only helps
-        if self.required_state not in {None, self._model_hash}:
+        if self.required_state not in {None, self._view.model_hash}:
             return True  # 2.5 (v): the last result has come since; this is not what follows
         prior = self._prior()
         return None in prior or len(prior) > 1  # 2.5 (v): it cannot name the earlier survivors
 
     def _prior(self) -> tuple[tuple[int, ...] | None, ...]:
-        return self._history.prior(self.parameters.kind, self._model_hash, self.attempt.run)
+        return self._history.prior(self.parameters.kind, self._view.model_hash, self.attempt.run)
 
     def _require_masking(self) -> None:
-        if self.phase is not Phase.MASK or not self._binding:
+        if self.phase is not Phase.MASK or not self._view.binding:
             raise LocalProtocolError(
                 f"a vector is due between state and survivors, not now in phase {self.phase}"
             )
@@ -420,7 +312,7 @@ class SiloRound:
         root = mask_vector(
             values,
             spec=parameters.spec,
-            tags=self._tags if parameters.has_tags else None,
+            tags=self._view.tags if parameters.has_tags else None,
             generator=parameters.cipher_suite.generator,
             seat=self.seat,
             seeds=self._mask_seeds(wire.names),
@@ -429,7 +321,7 @@ class SiloRound:
         )
         prior = self._prior()
         unsigned = messages.MaskedInput(
-            binding=self._binding,
+            binding=self._view.binding,
             seat=self.seat,
             root=root,
             lengths=tuple(segment.length for segment in wire.segments),
@@ -438,7 +330,7 @@ class SiloRound:
             prior=prior[0] if prior and prior[0] is not None else (),
         )
         masked = messages.signed(unsigned, self._identity)
-        submission = self._view()
+        submission = self._view.submission
         effects = self._persist(
             JournalEvent.SUBMITTED, message=masked.encode(), submission=submission
         )
@@ -448,55 +340,33 @@ class SiloRound:
         return effects
 
     def _mask_seeds(self, segments: tuple[str, ...]) -> dict[str, list[tuple[int, bytes]]]:
-        """Per segment: the self mask, and the pairwise mask with every neighbor in U2."""
-        own = self._secrets["b"]
-        seeds = {}
-        for name in segments:
-            seed = self_seed(
-                own,
-                binding=self._binding,
-                seat=self.seat,
-                segment=name,
-                generator=self.parameters.cipher_suite.generator,
-            )
-            seeds[name] = [(1, seed)]
-        for peer in self._near:
-            if peer == self.seat:
-                continue
-            shared = pairwise_seeds(
-                self._own_keys.mask,
-                self._advertises[peer].mask_key,
-                binding=self._binding,
-                own_seat=self.seat,
-                peer_seat=peer,
-                segments=segments,
-                kem_secret=self._pairs.get(peer),
-                generator=self.parameters.cipher_suite.generator,
-            )
-            for name in segments:
-                seeds[name].append((pairwise_sign(self.seat, peer), shared[name]))
-        return seeds
+        return self._own.mask_seeds(
+            segments,
+            binding=self._view.binding,
+            peers=[peer for peer in self._view.near if peer != self.seat],
+            advertises=self._view.advertises,
+        )
 
     def _on_survivors(self, message: messages.SurvivorsRequest) -> list[SiloEffect]:
         """A6: sign the survivors, once."""
         if self.phase is Phase.UNMASK:
             return self._repeat_signature(message)
-        if not self._binding:
+        if not self._view.binding:
             raise SurvivorsMismatchError("survivors were announced before the round's state")
         effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
         seats = check_survivor_list(
             message.entries,
             None if self._submitted is None else self._submitted.entry,
             seat=self.seat,
-            binding=self._binding,
-            share_roots=self._share_roots,
-            silos=len(self._advertises),
+            binding=self._view.binding,
+            share_roots=self._view.share_roots,
+            silos=len(self._view.advertises),
             parameters=self.parameters,
             roster=self._roster,
         )
         self._policy.check_ledger(self._history.certified(), frozenset(seats), self.seat)
         digest = messages.survivors_hash(message.entries)
-        unsigned = messages.Survivors(binding=self._binding, seat=self.seat, survivors=digest)
+        unsigned = messages.Survivors(binding=self._view.binding, seat=self.seat, survivors=digest)
         survivors = messages.signed(unsigned, self._identity)
         self._entries = message.entries
         self.survivors = seats
@@ -515,9 +385,9 @@ class SiloRound:
         check_certificate(
             message.endorsements,
             survivors=messages.survivors_hash(self._entries),
-            binding=self._binding,
-            members=self._near,
-            threshold=self._own_graph.threshold,
+            binding=self._view.binding,
+            members=self._view.near,
+            threshold=self._view.graph.threshold,
             roster=self._roster,
         )
         if self.phase is Phase.RESULT:
@@ -526,8 +396,8 @@ class SiloRound:
             raise SecondUnmaskError("this silo has opened its shares in an attempt of this round")
         if self._history.has(self.attempt, JournalEvent.ABANDONED):
             raise SecondUnmaskError("this silo has promised to open nothing in this attempt")
-        openings = tuple(self._opening(dealer) for dealer in self._near)
-        unsigned = messages.Unmask(binding=self._binding, seat=self.seat, openings=openings)
+        openings = tuple(self._opening(dealer) for dealer in self._view.near)
+        unsigned = messages.Unmask(binding=self._view.binding, seat=self.seat, openings=openings)
         unmask = messages.signed(unsigned, self._identity)
         effects: list[SiloEffect] = []
         if self._submitted is not None and self.seat not in self.survivors:
@@ -540,16 +410,8 @@ class SiloRound:
         self._wipe()
         return effects
 
-    def _opening(self, dealer: int) -> Opening:
-        """Exactly one share of each dealer, in a copy that outlives the wiping."""
-        held = self._held[dealer]
-        survived = dealer in self.survivors
-        share = held.share_b if survived else held.share_a
-        return Opening(
-            dealer=dealer,
-            kind=ShareKind.SELF if survived else ShareKind.KEY,
-            share=Secret(share.reveal()),
-        )
+    def _opening(self, dealer: int) -> messages.Opening:
+        return self._own.opening(dealer, survived=dealer in self.survivors)
 
     def _on_result(self, message: messages.Result) -> list[SiloEffect]:
         """A9: check the sum that the server announces."""
@@ -557,7 +419,7 @@ class SiloRound:
             self._auditor = self._make_auditor(message)
         aggregate = check_result(
             message,
-            submission=self._view(),
+            submission=self._view.submission,
             roster=self._roster,
             store=self._store,
         )
@@ -571,13 +433,13 @@ class SiloRound:
 
     def _make_auditor(self, message: messages.Result) -> SiloAuditor:
         """Be ready to recompute this sum, also if its tags are wrong: that tells who lies."""
-        check_survivors(message, submission=self._view(), roster=self._roster)
+        check_survivors(message, submission=self._view.submission, roster=self._roster)
         return SiloAuditor(
             Claim(
                 parameters=self.parameters,
-                advertises=self._advertises,
-                share_roots=self._share_roots,
-                model_hash=self._model_hash,
+                advertises=self._view.advertises,
+                share_roots=self._view.share_roots,
+                model_hash=self._view.model_hash,
                 result=message,
             ),
             seat=self.seat,
@@ -611,23 +473,11 @@ class SiloRound:
         try:
             return [Send(message=request) for request in auditor.receive(message)]
         finally:
-            if auditor.evidence is not None and auditor.evidence not in self.evidence:
-                self.evidence.append(auditor.evidence)
-
-    def _view(self) -> Submission:
-        return Submission(
-            parameters=self.parameters,
-            model_hash=self._model_hash,
-            binding=self._binding,
-            u1=tuple(sorted(self._advertises)),
-            signers=self._near,
-            threshold=self._own_graph.threshold,
-            key=self._tags.key,
-        )
+            self._witness.add(auditor.evidence)
 
     def _on_abandon_request(self, message: messages.AbandonRequest) -> list[SiloEffect]:
         """Promise never to open anything in this attempt; refused once something was opened."""
-        if self._parameters is None or message.attempt_id != self.attempt:
+        if self._accepted is None or message.attempt_id != self.attempt:
             raise ReplayError("asked to abandon another attempt than this one")
         effects = abandon(
             self.attempt,
@@ -644,7 +494,7 @@ class SiloRound:
     def _on_failed(self, message: messages.RoundFailed) -> list[SiloEffect]:
         """The server gives the attempt up; that is a courtesy and proves nothing."""
         is_over = self.phase in {Phase.CLOSED, Phase.ABORTED}
-        if is_over or (self._parameters is not None and message.attempt_id != self.attempt):
+        if is_over or (self._accepted is not None and message.attempt_id != self.attempt):
             return []
         self._wipe()
         self.phase = advance(self.phase, Step.FAILED)
@@ -653,31 +503,20 @@ class SiloRound:
     # --- helpers ------------------------------------------------------------------------------
 
     @property
-    def _own_keys(self) -> DealerKeys:
-        if self._keys is None:
-            raise LocalProtocolError("this attempt's keys are not there (yet, or any more)")
-        return self._keys
+    def _view(self) -> View:
+        if self._accepted is None:
+            raise LocalProtocolError("the round is not open yet")
+        return self._accepted
 
     @property
-    def _own_graph(self) -> Graph:
-        if self._graph is None:
-            raise LocalProtocolError("the neighborhoods are not known yet")
-        return self._graph
+    def _own(self) -> Holdings:
+        if self._holdings is None:
+            raise LocalProtocolError("the round is not open yet")
+        return self._holdings
 
     @property
-    def _near(self) -> tuple[int, ...]:
-        """The members of U2 in this silo's closed neighborhood; all of U2 in a complete graph."""
-        return tuple(sorted(set(self._share_roots) & set(self._own_graph.holders(self.seat))))
-
-    @property
-    def _tags(self) -> TagContext:
-        if self._tag_key is None:
-            raise LocalProtocolError("the verification key is not there yet")
-        return TagContext(
-            key=self._tag_key,
-            binding=self._binding,
-            generator=self.parameters.cipher_suite.generator,
-        )
+    def _place(self) -> Dealing:
+        return self._own.among(self._view.advertises, self._view.graph, self._view.setup)
 
     def _persist(
         self,
@@ -703,16 +542,8 @@ class SiloRound:
 
     def _wipe(self) -> None:
         """Forget a, b, k, the private keys and all shares; K and the binding stay for A9."""
-        for secret in self._secrets.values():
-            secret.wipe()
-        for dealer in self._held:
-            self._held[dealer].share_a.wipe()
-            self._held[dealer].share_b.wipe()
-        for pair in self._pairs.values():
-            pair.wipe()
-        self._held = {}
-        self._pairs = {}
-        self._keys = None
+        if self._holdings is not None:
+            self._holdings.wipe()
 
     @contextmanager
     def _deadly(self) -> Iterator[None]:
@@ -728,11 +559,11 @@ class SiloRound:
             return
         if (
             self.farewell is None
-            and self._parameters is not None
+            and self._accepted is not None
             and isinstance(error, RemoteProtocolError)
         ):
             refusal = messages.Refusal(
-                ctx=self._parameters.ctx(), seat=self.seat, code=error.code, reason=str(error)
+                ctx=self.parameters.ctx(), seat=self.seat, code=error.code, reason=str(error)
             )
             self.farewell = messages.signed(refusal, self._identity)
         self._wipe()

@@ -14,7 +14,7 @@ import pytest
 
 from secagg import canonical, messages
 from secagg.effects import Aborted, Finished, Persist, Send, SiloEffect, TrainingWanted
-from secagg.errors import RemoteProtocolError
+from secagg.errors import LocalProtocolError, RemoteProtocolError
 from secagg.ids import RunId
 from secagg.journal import JournalRecord, SiloHistory
 from secagg.keys import AgreementKey
@@ -331,7 +331,7 @@ class Stage:
         """What the corrupted silos have dealt and were dealt is the adversary's."""
         for seat in self.corrupted:
             for name, kind in (("a", ShareKind.KEY), ("b", ShareKind.SELF)):
-                secret = self.silos[seat]._secrets[name].reveal()
+                secret = getattr(self.silos[seat]._own, name).reveal()
                 self.view.see_secret(self.setup, seat, kind, secret)
             for dealer, payload in self.opened_boxes(seat).items():
                 self.view.see_share(self.setup, dealer, ShareKind.KEY, seat, payload.share_a)
@@ -340,7 +340,7 @@ class Stage:
     def opened_boxes(self, seat: int) -> dict[int, SharePayload]:
         """What a corrupted silo finds in the boxes for it, whatever U2 it is shown."""
         if seat not in self.payloads:
-            keys = self.silos[seat]._own_keys
+            keys = self.silos[seat]._own.keys
             self.payloads[seat] = {
                 dealer: SharePayload.decode(
                     open_box(
@@ -411,14 +411,15 @@ class Stage:
     def truth_of(self, seat: int) -> dict[str, IntVector]:
         """What a silo's vector holds: its integers, and its tags if it could make them."""
         silo, values = self.silos[seat], dict(self.inputs[seat])
-        if silo._tag_key is None or not silo._binding:
+        view = silo._view
+        if view.tag_key is None or not view.binding:
             return values
         parts = []
         for segment in self.spec.segments:
-            running = silo._tags.start(segment)
+            running = view.tags.start(segment)
             for start in range(0, segment.length, CHUNK_WORDS):
                 running.add(values[segment.name][start : start + CHUNK_WORDS], first_word=start)
-            parts.append(running.totals + silo._tags.blinds(segment, seat))
+            parts.append(running.totals + view.tags.blinds(segment, seat))
         values["tags"] = np.concatenate(parts).view(np.int64)
         return values
 
@@ -437,9 +438,12 @@ class Stage:
 def assert_dead(silo: SiloRound) -> None:
     """The round is over and nothing that masks an input is left."""
     assert silo.phase is Phase.ABORTED
-    assert all(len(secret) == 0 for secret in silo._secrets.values())
-    assert silo._held == {}
-    assert silo._keys is None
+    own = silo._holdings
+    if own is not None:  # made when the round is opened
+        assert [len(secret) for secret in (own.a, own.b, own.k)] == [0, 0, 0]
+        assert own.held == own.pairs == {}
+        with pytest.raises(LocalProtocolError):
+            _ = own.keys
 
 
 def agreement_key(label: str) -> AgreementKey:

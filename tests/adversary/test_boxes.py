@@ -117,7 +117,7 @@ def test_a_changed_commitment_of_the_dealer(stage: Stage, name: str) -> None:
 
 def _sealed(stage: Stage, payload: SharePayload) -> ShareBox:
     """A box from the corrupted silo 4 to silo 1, with commitments to what is in it."""
-    keys = stage.silos[4]._own_keys
+    keys = stage.silos[4]._own.keys
     place = (stage.setup, 4, 1)
     return ShareBox(
         holder=1,
@@ -137,7 +137,7 @@ def _sealed(stage: Stage, payload: SharePayload) -> ShareBox:
 
 def _dealt(stage: Stage) -> SharePayload:
     """What silo 4 had for silo 1, with shares of its own making."""
-    key = stage.silos[4]._secrets["k"].reveal()
+    key = stage.silos[4]._own.k.reveal()
     return SharePayload(
         share_a=Secret(bytes(32) + b"\x05"),
         share_b=Secret(bytes(32) + b"\x07"),
@@ -214,7 +214,7 @@ def test_com_k_binds_the_own_key_too(stage: Stage) -> None:
     """The dealer's own line is checked as the others are."""
     own = stage.delivery(1, 1)
     assert own.box.box == b""
-    key = stage.silos[1]._secrets["k"]
+    key = stage.silos[1]._own.k
     assert own.commitment_k == commit_secret("com-k", stage.setup, 1, key)
     root = canonical.merkle_root([box.encode() for box in stage.last(1, Share).boxes])
     assert own.boxes_root == root

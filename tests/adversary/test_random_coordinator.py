@@ -115,7 +115,7 @@ class Play:
 
     def request(self, stage: Stage, seat: int, chosen: tuple[int, ...]) -> None:
         """Ask one silo to sign these of its view, and what the colluder makes up for it."""
-        binding = stage.silos[seat]._binding
+        binding = stage.silos[seat]._view.binding
         known = {
             s: item.entry
             for s, item in stage.all_of(MaskedInput).items()

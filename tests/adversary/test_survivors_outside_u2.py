@@ -116,7 +116,7 @@ def test_without_the_clause_the_victims_input_is_found() -> None:
         entries = stage.request(U, C).entries
         forged = SurvivorsRequest(entries=(entries[0], colluder, entries[1]))
         for name, kind in (("a", ShareKind.KEY), ("b", ShareKind.SELF)):
-            secret = stage.silos[C]._secrets[name].reveal()
+            secret = getattr(stage.silos[C]._own, name).reveal()
             stage.view.see_secret(stage.setup, C, kind, secret)
         if hidden:
             stage.refuses(U, forged, SurvivorsMismatchError, "outside")

@@ -207,7 +207,7 @@ def test_in_another_silos_name(pending: Pending) -> None:
 
 def test_late_and_an_upload_exclude_each_other(pending: Pending) -> None:
     """Whoever went late sends no vector, and whoever sent one does not go late."""
-    setup = pending.harness.silos[LIAR]._setup
+    setup = pending.harness.silos[LIAR]._view.setup
     with pytest.raises(ReplayError):
         pending.send(Late(setup=bytes(32), seat=LIAR))
     with pytest.raises(RosterError, match="cannot go late"):

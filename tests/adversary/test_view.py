@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import masking, silo
+from secagg import holdings, masking
 from secagg.messages import Opening, ShareKind
 from secagg.policy import SiloPolicy
 from secagg.secretbytes import Secret
@@ -61,7 +61,7 @@ def test_it_finds_inputs_if_both_shares_are_opened(monkeypatch: pytest.MonkeyPat
     honest = SiloRound._opening
 
     def generous(self: SiloRound, dealer: int) -> Opening:
-        both = self._held[dealer]
+        both = self._own.held[dealer]
         for kind, share in ((ShareKind.KEY, both.share_a), (ShareKind.SELF, both.share_b)):
             stage.view.see_share(stage.setup, dealer, kind, self.seat, share)
         return honest(self, dealer)
@@ -84,8 +84,8 @@ def test_it_finds_one_key_for_all_segments(monkeypatch: pytest.MonkeyPatch) -> N
         seed = honest_pair(*args, segments=("one",), **rest)["one"]
         return dict.fromkeys(segments, seed)
 
-    monkeypatch.setattr(silo, "self_seed", one_self_seed)
-    monkeypatch.setattr(silo, "pairwise_seeds", one_pair_seed)
+    monkeypatch.setattr(holdings, "self_seed", one_self_seed)
+    monkeypatch.setattr(holdings, "pairwise_seeds", one_pair_seed)
     stage = Stage(4)
     stage.mask()
     leaks = stage.view.search(stage.truth())
@@ -104,7 +104,7 @@ def test_it_finds_masks_that_are_not_bound_to_the_round(
             def unbound(*args: Any, _honest: Any = honest, **rest: Any) -> Any:
                 return _honest(*args, **(rest | {"binding": bytes(32)}))
 
-            monkeypatch.setattr(silo, name, unbound)
+            monkeypatch.setattr(holdings, name, unbound)
     first = Stage(4, secrets="the same", seed=1)
     first.mask()
     second = Stage(4, secrets="the same", seed=1, round=2, view=first.view)
@@ -150,8 +150,8 @@ def test_it_finds_inputs_by_keys_in_the_middle() -> None:
     stage = Stage(4)
     stage.announce()
     for peer in (2, 3, 4):
-        stage.view.see_key(stage.silos[peer]._own_keys.mask)
-    self_secret = stage.silos[1]._secrets["b"].reveal()
+        stage.view.see_key(stage.silos[peer]._own.keys.mask)
+    self_secret = stage.silos[1]._own.b.reveal()
     stage.submit(1)
     stage.assert_hidden()
     stage.view.see_secret(stage.setup, 1, ShareKind.SELF, self_secret)

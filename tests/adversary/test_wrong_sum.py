@@ -135,7 +135,7 @@ def test_a_lying_silo_is_told_from_a_lying_coordinator() -> None:
     def train(seat: int, *_rest: object) -> Any:
         if seat == 3:
             silo = harness.silos[3]
-            silo._tag_key = Secret(bytes(32))  # its tags are of another key
+            silo._view.tag_key = Secret(bytes(32))  # its tags are of another key
         return INPUTS[seat]
 
     harness = RoundHarness(
@@ -455,8 +455,8 @@ def test_what_recomputing_shows_hides_every_input(lost: int) -> None:
 
     def train(seat: int, *_rest: object) -> dict[str, IntVector]:
         if seat == 3:
-            secrets = harness.silos[3]._secrets
-            own[ShareKind.KEY], own[ShareKind.SELF] = (secrets[n].reveal() for n in "ab")
+            secrets = harness.silos[3]._own
+            own[ShareKind.KEY], own[ShareKind.SELF] = secrets.a.reveal(), secrets.b.reveal()
         return inputs[seat]
 
     def listen(_seat: int, message: Message) -> Message:

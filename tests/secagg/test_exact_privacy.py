@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secagg import masking, messages, silo, unmasking
+from secagg import holdings, masking, messages, unmasking
 from secagg.effects import Send, SiloEffect
 from secagg.keys import AgreementKey, mask_key_from_seed
 from secagg.masking import pairwise_seeds, self_seed
@@ -127,10 +127,10 @@ def play(story: Story, *, floor: int | None = None) -> View:
         own = harness.silos[seat]
         if isinstance(message, messages.Certificate) and seat in story.colluding:
             # It is wiped when the shares are opened: a colluder copies it before.
-            for dealer, held in own._held.items():
+            for dealer, held in own._own.held.items():
                 for kind, share in ((ShareKind.KEY, held.share_a), (ShareKind.SELF, held.share_b)):
                     pool.setdefault((dealer, kind), {})[seat] = Secret(share.reveal())
-            secrets[seat] = (own._own_keys.mask, own._secrets["b"].reveal())
+            secrets[seat] = (own._own.keys.mask, own._own.b.reveal())
         return message
 
     def to_server(seat: int, message: messages.Message) -> messages.Message | None:
@@ -340,7 +340,7 @@ def _verdict(story: Story) -> Verdict:
 
 def test_a_sign_that_does_not_cancel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends add: the pair's mask stays in the sum, which nobody learns."""
-    monkeypatch.setattr(silo, "pairwise_sign", lambda _own, _peer: 1)
+    monkeypatch.setattr(holdings, "pairwise_sign", lambda _own, _peer: 1)
     assert _verdict(FULL) == Verdict(hides=True, tells=False, is_exact=False)
 
 
@@ -382,7 +382,7 @@ def test_a_missing_pairwise_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def _always(kind: ShareKind) -> Callable[[SiloRound, int], Opening]:
     def opening(own: SiloRound, dealer: int) -> Opening:
-        held = own._held[dealer]
+        held = own._own.held[dealer]
         share = held.share_a if kind is ShareKind.KEY else held.share_b
         return Opening(dealer=dealer, kind=kind, share=Secret(share.reveal()))
 

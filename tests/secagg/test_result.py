@@ -67,12 +67,12 @@ def test_a_checked_result_says_what_was_summed() -> None:
     result = stage.result(values, 1, 2, 3, 4)
     silo = stage.silos[5]
     aggregate = check_result(
-        result, submission=silo._view(), roster=stage.roster, store=stage.stores[5]
+        result, submission=silo._view.submission, roster=stage.roster, store=stage.stores[5]
     )
     assert aggregate.survivors == (1, 2, 3, 4)
     assert aggregate.cohort == (1, 2, 3, 4, 5)
     assert aggregate.parameters == stage.parameters
-    assert aggregate.state_hash == silo._model_hash
+    assert aggregate.state_hash == silo._view.model_hash
     assert {name: column.tolist() for name, column in aggregate.values.items()} == {
         name: values[name].tolist() for name in stage.spec.names
     }

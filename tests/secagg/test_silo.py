@@ -188,15 +188,16 @@ def test_secrets_are_wiped_once_the_shares_are_opened() -> None:
     stage = Stage(4, suite=4, policies={n: SiloPolicy(suites=frozenset({4})) for n in range(1, 5)})
     stage.agree()
     silo = stage.silos[1]
-    shares = [share for held in silo._held.values() for share in (held.share_a, held.share_b)]
-    secrets = [*silo._secrets.values(), *shares, *silo._pairs.values()]
+    shares = [share for held in silo._own.held.values() for share in (held.share_a, held.share_b)]
+    secrets = [silo._own.a, silo._own.b, silo._own.k, *shares, *silo._own.pairs.values()]
     assert len(secrets) == 3 + 2 * 4 + 3
     assert all(len(secret) in {32, 33} for secret in secrets)
     stage.tell(1, stage.certificate())
     assert [len(secret) for secret in secrets] == [0] * len(secrets)
-    assert silo._held == {}
-    assert silo._keys is None
-    assert silo._tag_key is not None
+    assert silo._own.held == {}
+    with pytest.raises(LocalProtocolError, match="wiped"):
+        _ = silo._own.keys
+    assert silo._view.tag_key is not None
     assert all(len(item.share) == 33 for item in stage.last(1, Unmask).openings)
 
 
@@ -350,7 +351,7 @@ def test_the_identity_must_be_the_rosters() -> None:
 def test_a_round_that_is_not_open_has_no_parameters() -> None:
     """Asking is the driver's mistake."""
     silo = Stage(4).silos[1]
-    for name in ("parameters", "attempt", "_own_keys", "_own_graph", "_tags"):
+    for name in ("parameters", "attempt", "public_coins", "_own", "_view"):
         with pytest.raises(LocalProtocolError):
             getattr(silo, name)
 
@@ -437,7 +438,7 @@ def test_an_interrupt_ends_the_round_without_a_word(monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("secagg.silo.deal", interrupt)
+    monkeypatch.setattr("secagg.holdings.deal", interrupt)
     with pytest.raises(KeyboardInterrupt):
         stage.tell(1, stage.keys())
     assert_dead(stage.silos[1])
@@ -460,24 +461,3 @@ def test_a_result_that_came_while_the_silo_trained() -> None:
     assert [type(e) for e in effects] == [Persist, Send]
     assert stage.last(1, Late).setup == stage.setup
     assert 1 not in stage.all_of(MaskedInput)
-
-
-def test_evidence_of_a_coordinator_that_goes_on_lying_is_kept_once() -> None:
-    """The first pair convicts."""
-    stage = Stage(4)
-    stage.advertise()
-    for number in (2, 3, 4):
-        other = stage.opening(replace(stage.parameters, n_max=number + 1))
-        with pytest.raises((WrongPhaseError, LocalProtocolError)):
-            stage.tell(1, other)
-    assert len(stage.silos[1].evidence) == 1
-
-
-def test_two_states_before_the_opening() -> None:
-    """Of an attempt that a silo knows nothing of it has no evidence either."""
-    stage = Stage(4)
-    one, other = (stage.notice(state, setup=bytes(32)) for state in (b"one", b"other"))
-    stage.refuses(1, one, WrongPhaseError)
-    with pytest.raises(LocalProtocolError, match="this round is aborted"):
-        stage.tell(1, other)
-    assert stage.silos[1].evidence == []
