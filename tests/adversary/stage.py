@@ -411,8 +411,8 @@ class Stage:
     def truth_of(self, seat: int) -> dict[str, IntVector]:
         """What a silo's vector holds: its integers, and its tags if it could make them."""
         silo, values = self.silos[seat], dict(self.inputs[seat])
-        view = silo._view
-        if view.tag_key is None or not view.binding:
+        view = silo._accepted
+        if view is None or view.tag_key is None or not view.binding:
             return values
         parts = []
         for segment in self.spec.segments:

@@ -160,7 +160,7 @@ def test_states_are_cut_into_chunks_of_a_mebibyte(nbytes: int, chunks: int) -> N
 
 def test_a_state_that_no_length_field_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused where it is hashed."""
-    monkeypatch.setattr(messages, "MAX_STATE_BYTES", 10)
+    monkeypatch.setattr("secagg.messages.rounds.MAX_STATE_BYTES", 10)
     assert len(messages.model_hash("training", bytes(10))) == 32
     with pytest.raises(ParameterError, match="at most 10 bytes, got 11"):
         messages.model_hash("training", bytes(11))

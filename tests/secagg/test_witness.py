@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.errors import LocalProtocolError, WrongPhaseError
 from tests.adversary.stage import Stage
 
 
