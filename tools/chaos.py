@@ -1,29 +1,42 @@
-"""Kills a federation's processes at named points and at random instants while a run goes on.
+"""Kills a federation's processes at named points and at random instants while runs go on.
 
-Real processes over loopback mTLS with a task that needs no torch. Each named point of
-`services.faults` is armed in turn: the process that reaches it dies of SIGKILL, and is started
-again. Then processes are killed at random instants, one, or several together. At the end the run
-is stopped, and its model must be, bit for bit, the one that the same silos give without a
-network and without a crash when each round sums the survivors that were recorded. No process, lock
-or half-written file may be left.
+Real processes over loopback mTLS with a task that needs no torch; each is forked from one that has
+imported everything, so that a restart costs a tenth of a second. Four acts:
 
-    python tools/chaos.py --seconds 150 --seed 1
+1. Each named point of `services.faults` is armed in turn; the process that reaches it dies of
+   SIGKILL, and is started again. One in the coordinator and one in a silo at each time.
+2. Processes die at random instants, one or two at a time, and now and then half of the silos.
+3. Three of six silos die between certificate and shares: fewer than the threshold are left, and
+   the run must end by name.
+4. A run under a privacy plan: whatever dies, no line of a ledger is ever lost.
+
+Every run's model must be, bit for bit, the one that the same silos give without a network and
+without a crash when each round sums the survivors that were recorded. A run may end early only
+where fewer silos than the threshold are left, with a reason that says so. No process, no lock and
+no half-written file may be left.
+
+    python tools/chaos.py            # some eight minutes
+    python tools/chaos.py --short    # less than three
+    python tools/chaos.py --random 2000 --seed 7
 """
 
 import argparse
 import asyncio
 import fcntl
 import os
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251 - a script's seeded choice of victims, no secret
 
 import numpy as np
 
+from dp.verify import verify_ledger
 from fl.participant import RunParticipant
 from fl.plan import TrainingPlan
 from fl.run import RoundReport as TrainingReport
@@ -42,14 +55,16 @@ from services.cli.operator import fetch_model, run_client, start_run
 from services.clock import monotonic
 from services.config import RunConfig, parse_config
 from services.demo.federation import COORDINATOR, Child, ChildError, LocalFederation
+from services.enrollment.authority import newest_roster
 from services.errors import ServiceError
 from services.plans import build_plan
 from services.released import released_bytes
+from services.silo.ledger import LEDGERS, data_set_path
 from services.silo.memory import StoredMemory
 from services.storage.silo import SiloStore
-from services.wire.calls import RoundReport
+from services.wire.calls import RoundReport, RunState, RunStatus
 
-SILOS = tuple(f"silo-{number}" for number in range(1, 6))
+SILOS = tuple(f"silo-{number}" for number in range(1, 7))
 DEADLINES = {
     "registration_s": 120.0, "advertise_s": 20.0, "share_s": 20.0, "mask_s": 20.0,
     "survivors_s": 20.0, "unmask_s": 20.0,
@@ -57,52 +72,122 @@ DEADLINES = {
 RUN = """
 [run]
 name = "chaos"
-rounds = 100000
-min_silos = 5
+rounds = {rounds}
+min_silos = 6
 [algorithm]
 name = "scaffold"
 [local]
 steps = 4
 batch_size = 0
-learning_rate = 0.01
+learning_rate = {learning_rate}
 [task]
 name = "fl.testing:toy_task"
 """
+PRIVACY = """
+[privacy]
+mode = "silo"
+adjacency = "zero_out"
+clip = 1.0
+z = 2.0
+delta = 1e-5
+dimension = 1
+h_dp = 2
+budget = 1000.0
+"""
+# What every early end's reason says.
+TOO_FEW = "too few silos"
 # How long a process may live without reaching the point that is armed in it.
-REACH_S = 45.0
+REACH_S = 12.0
 # How long a run may stand still before it counts as hanging.
 STILL_S = 150.0
 # The last rounds are left in peace, so that every silo comes back and gets the model.
-CALM_ROUNDS = 3
+CALM_ROUNDS = 2
+# Between two random kills, at most.
+PAUSE_S = 2.5
+RANDOM = "at a random instant"
+# Not every round passes these points: something must have gone wrong in it.
+RARE = {"abandon", "abandoned", "message", "lost", "expired", "stopped", "late", "dead", "out"}
 
 
 class ChaosError(Exception):
     """Something that must not happen has happened."""
 
 
+@dataclass(slots=True)
+class Ended:
+    """A run that is over."""
+
+    run: RunId
+    config: str
+    status: RunStatus
+    model: bytes
+
+
+@dataclass(slots=True)
+class Chain:
+    """Points that one holder's processes die of, one after the other.
+
+    Attributes:
+        queue: of points; the end comes first.
+        armed: in the process that lives; empty for none.
+    """
+
+    name: str
+    queue: list[str]
+    armed: str = ""
+    give_up: float = 0.0
+    tried: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
 class Circus:
     """The federation, who is alive in it, and what was done to it."""
 
-    def __init__(self, federation: LocalFederation) -> None:
-        self.federation = federation
-        self.children: dict[str, Child] = {}
-        self.kills: Counter[str] = Counter()
+    federation: LocalFederation
+    random: Random
+    extra: str = ""
+    children: dict[str, Child] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
+    run: RunId = field(default_factory=lambda: RunId(bytes(16)))
+    config: str = ""
+    ended: list[Ended] = field(default_factory=list)
+    pids: set[int] = field(default_factory=set)
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start everybody, and the first run."""
+        for name in (COORDINATOR, *SILOS):
+            self.start(name)
+        self.children[COORDINATOR].wait_for("listening", timeout_s=STILL_S)
+        self.begin()
 
     def start(self, name: str, fault: str = "") -> None:
         """Start a process of this holder."""
         if name == COORDINATOR:
-            self.children[name] = self.federation.start_coordinator(wait=False, fault=fault)
-            return
+            child = self.federation.start_coordinator(wait=False, fault=fault)
+        else:
+            child = self.federation.start_silo(name, self._task(name), fault=fault)
+        self.children[name] = child
+        self.pids.add(child.process.pid)
+
+    def _task(self, name: str) -> list[str]:
         number = SILOS.index(name) + 1
-        task = ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number}"]
-        self.children[name] = self.federation.start_silo(name, task, fault=fault)
+        lines = ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number}"]
+        if self.extra:
+            lines += [
+                "[privacy]", f'data_set = "toy-{number}"', 'unit = "silo"',
+                'adjacency = "zero_out"', "epsilon = 1000.0", "delta = 1e-5", "persons = 50",
+            ]  # fmt: skip
+        return lines
 
-    def kill(self, name: str) -> None:
+    def kill(self, *names: str) -> None:
         """SIGKILL, now."""
-        self.children[name].kill()
-        self.kills["at a random instant"] += 1
+        for name in names:
+            self.children[name].kill()
+            self.kills[RANDOM] += 1
 
-    def look_after(self, *names: str) -> None:
+    def look_after(self, *names: str, fault: str = "") -> None:
         """Start again who has died; whoever ended in another way than by SIGKILL is a failure."""
         for name in names:
             child = self.children[name]
@@ -111,94 +196,207 @@ class Circus:
                 continue
             if code != -9:
                 raise ChaosError(f"{name} ended with code {code}; see {child.log}")
-            self.start(name)
+            self.start(name, fault)
 
-    def strike(self, points: list[str], until: float, random: Random) -> list[str]:
+    # --- runs ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start another run and wait until its first round has summed everybody.
+
+        All runs begin from one state, and silos refuse to sum it again over others (2.5 v).
+        """
+        for name in SILOS:
+            self.children[name].wait_for("connected", timeout_s=STILL_S)
+        self.run = RunId(SystemRng().bytes(16))
+        path = self.federation.home / "run.toml"
+        self.config = RUN.format(
+            rounds=300 if self.extra else 100_000,  # a promise over more rounds needs more noise
+            learning_rate=0.01 + len(self.ended) / 1000,
+        )
+        self.config += self.extra
+        path.write_text(self.config, encoding="utf-8")
+
+        async def ask() -> None:
+            async with run_client(self.federation.operator_file) as client:
+                await start_run(client, path, self.run)
+
+        asyncio.run(ask())
+        reports = self.wait_for_rounds(1)
+        if reports[0].survivors != tuple(range(1, len(SILOS) + 1)):
+            raise ChaosError(f"the first round, in peace, summed {reports[0].survivors}")
+
+    def status(self) -> RunStatus:
+        """Where the run stands, once the coordinator answers."""
+        give_up = monotonic() + STILL_S
+        while True:
+            try:
+                return asyncio.run(self._show())
+            except ServiceError:
+                if monotonic() > give_up:
+                    raise
+            self.look_after(COORDINATOR)
+            time.sleep(0.2)
+
+    async def _show(self) -> RunStatus:
+        async with run_client(self.federation.operator_file) as client:
+            return (await client.show_run(self.run)).status
+
+    def go_on(self) -> None:
+        """If the run has ended, make sure that it was allowed to, and start another one."""
+        status = self.status()
+        if not status.summary.state.is_final:
+            return
+        if status.summary.state is not RunState.FAILED or TOO_FEW not in status.summary.reason:
+            raise ChaosError(f"the run ended: {status.summary.state} {status.summary.reason}")
+        self._close(status)
+        self.look_after(*self.children)
+        self.begin()
+
+    def finish(self) -> None:
+        """After some rounds in peace: end the run; every silo must have its model."""
+        self.go_on()
+        self.wait_for_rounds(CALM_ROUNDS)
+
+        async def ask() -> None:
+            async with run_client(self.federation.operator_file) as client:
+                await client.stop_run(self.run, "enough")
+
+        asyncio.run(ask())
+        for name in SILOS:
+            self.children[name].wait_for("model-kept", run=self.run.hex, timeout_s=STILL_S)
+        self._close(self.status())
+        paths = (self.federation.storage(name) / "runs" / self.run.hex for name in SILOS)
+        kept = {(path / "model.safetensors").read_bytes() for path in paths}
+        if kept != {self.ended[-1].model}:
+            raise ChaosError("the silos' model files differ from the coordinator's")
+
+    def _close(self, status: RunStatus) -> None:
+        model = asyncio.run(fetch_model(self.federation.operator_file, self.run.hex))
+        self.ended.append(Ended(self.run, self.config, status, model))
+
+    def wait_for_rounds(self, more: int) -> Sequence[RoundReport]:
+        """Wait until `more` rounds have been committed from now on."""
+        first, give_up = len(self.status().rounds), monotonic() + STILL_S
+        while len(rounds := self.status().rounds) < first + more:
+            self.look_after(*self.children)
+            self.go_on()
+            if monotonic() > give_up:
+                raise ChaosError(f"no {more} rounds in {STILL_S:g} s after round {first}")
+            time.sleep(0.1)
+        return rounds
+
+    # --- acts ---------------------------------------------------------------------------------
+
+    def strike(self, points: list[str], until: float) -> list[str]:
         """Let processes die of these points, one after the other; returns those not reached.
 
-        At each time one is armed in the coordinator and one in one of the silos.
+        Whoever died of one is started again with the next one armed. While points wait that only
+        a round in trouble passes, rounds get into trouble.
         """
-        queues = (
-            [point for point in points if not point.startswith("silo.")],
-            [point for point in points if point.startswith("silo.")],
-        )
-        armed: dict[str, tuple[str, float]] = {}
-        missed: list[str] = []
-        while (any(queues) or armed) and monotonic() < until:
-            for queue, names in zip(queues, ((COORDINATOR,), SILOS), strict=True):
-                if queue and not armed.keys() & set(names):
-                    name, point = random.choice(names), queue.pop()
-                    self.children[name].kill()
-                    self.start(name, f"{point}=kill")
-                    armed[name] = point, monotonic() + REACH_S
-            time.sleep(0.05)
-            for name, (point, give_up) in list(armed.items()):
-                if self.children[name].exit_code is not None:
-                    self.kills[point] += 1
-                    del armed[name]
-                elif monotonic() > give_up:
-                    missed.append(point)
-                    del armed[name]
-            for name in armed.keys() ^ self.children.keys():
-                self.look_after(name)
-        for name in armed:
-            self.children[name].kill()  # else it would die of its point at some later time
+        chains = [
+            Chain(COORDINATOR, [point for point in points if not point.startswith("silo.")]),
+            Chain(
+                self.random.choice(SILOS), [point for point in points if point.startswith("silo.")]
+            ),
+        ]
+        names = {chain.name for chain in chains}
+        look = trouble = monotonic()
+        while any(chain.queue or chain.armed for chain in chains):
+            now = monotonic()
+            for chain in chains:
+                self._step(chain, now, until)
+            self.look_after(*(self.children.keys() - names))
+            if now > look:
+                look = now + 2.0
+                self.go_on()
+            if now > trouble and any(_is_rare(chain.armed) for chain in chains):
+                trouble = now + self.random.uniform(0.5, 2.5)
+                self.kill(*self.random.sample(sorted(set(SILOS) - names), 3))
+            time.sleep(0.01)
+        for name in names:
+            self.children[name].kill()  # what is still armed in it would go off at another time
         self.look_after(*self.children)
-        return missed
+        return sorted(set(points) - self.kills.keys())
 
+    def _step(self, chain: Chain, now: float, until: float) -> None:
+        """Let the next point follow on the one that was reached, or was waited for long enough."""
+        is_dead = self.children[chain.name].exit_code is not None
+        if is_dead and chain.armed:
+            self.kills[chain.armed] += 1
+        elif chain.armed and now > chain.give_up:
+            chain.tried[chain.armed] += 1
+            if chain.tried[chain.armed] < 2 and not _is_rare(chain.armed):
+                chain.queue.insert(0, chain.armed)  # others died at the wrong time
+        elif chain.armed:
+            return
+        chain.armed = chain.queue.pop() if chain.queue and now < until else ""
+        if not chain.armed:
+            chain.queue.clear()
+            self.look_after(chain.name)
+            return
+        if not is_dead:
+            self.children[chain.name].kill()
+        self.look_after(chain.name, fault=f"{chain.armed}=kill")
+        chain.give_up = now + REACH_S
 
-def _is_common(point: str) -> bool:
-    """Whether every round passes the point, and not only one that something went wrong in."""
-    rare = {
-        *("abandon", "abandoned", "message", "lost", "expired", "stopped"),
-        *("late", "dead", "out"),
-    }
-    return point.rpartition("-")[2] not in rare
+    def play(self, kills: int, until: float) -> None:
+        """Kill processes at random instants."""
+        aim, look = self.kills[RANDOM] + kills, monotonic()
+        while self.kills[RANDOM] < aim and monotonic() < until:
+            time.sleep(self.random.uniform(0.0, PAUSE_S))
+            everybody = (COORDINATOR, *SILOS)
+            self.kill(*self.random.sample(everybody, self.random.choice((1, 1, 1, 1, 2, 2, 3))))
+            self.look_after(*self.children)
+            if monotonic() > look:
+                look = monotonic() + 2.0
+                self.go_on()
 
+    def starve(self) -> str:
+        """Leave fewer silos than the threshold between certificate and shares.
 
-async def reports_of(operator: Path, run: RunId) -> list[RoundReport]:
-    """The run's rounds so far, once the coordinator answers."""
-    give_up = monotonic() + STILL_S
-    while True:
-        try:
-            async with run_client(operator) as client:
-                status = (await client.show_run(run)).status
-        except ServiceError:
+        Returns:
+            How the run ended.
+        """
+        self.go_on()
+        self.wait_for_rounds(1)
+        for name in SILOS[:3]:
+            self.children[name].kill()
+            self.start(name, "silo.before-journal-unmasked=kill")
+        give_up = monotonic() + STILL_S
+        while any(self.children[name].exit_code is None for name in SILOS[:3]):
             if monotonic() > give_up:
-                raise
-            await asyncio.sleep(0.3)
-            continue
-        if status.summary.state.is_final and status.summary.state.value != "stopped":
-            raise ChaosError(f"the run ended: {status.summary.state} {status.summary.reason}")
-        return list(status.rounds)
+                raise ChaosError("three silos did not die between certificate and shares")
+            time.sleep(0.02)
+        self.kills["silo.before-journal-unmasked"] += 3
+        self.look_after(*self.children)
+        while not (status := self.status()).summary.state.is_final:
+            if monotonic() > give_up:
+                raise ChaosError(f"a round with three of four shares goes on: {status.summary}")
+            time.sleep(0.1)
+        self.go_on()
+        return status.summary.reason
 
 
-def wait_for_rounds(circus: Circus, run: RunId, more: int) -> list[RoundReport]:
-    """Wait until `more` rounds have been committed from now on."""
-    operator = circus.federation.operator_file
-    first = len(asyncio.run(reports_of(operator, run)))
-    give_up = monotonic() + STILL_S
-    while len(reports := asyncio.run(reports_of(operator, run))) < first + more:
-        circus.look_after(*circus.children)
-        if monotonic() > give_up:
-            raise ChaosError(f"no {more} rounds in {STILL_S:g} s after round {first}")
-        time.sleep(0.2)
-    return reports
+def _is_rare(point: str) -> bool:
+    return point.rpartition("-")[2] in RARE
 
 
-def stop(operator: Path, run: RunId) -> bytes:
-    """End the run; returns its model file."""
+def check_model(ended: Ended, home: Path, secrets: Mapping[str, bytes]) -> None:
+    """Compare a run's model with the undisturbed replay's.
 
-    async def ask() -> bytes:
-        async with run_client(operator) as client:
-            await client.stop_run(run, "enough")
-        return await fetch_model(operator, run.hex)
-
-    return asyncio.run(ask())
+    Raises:
+        ChaosError: they differ.
+    """
+    plan = build_plan(
+        parse_config(ended.config.encode(), RunConfig, source="run.toml", base=home),
+        max_silos=len(SILOS),
+    )
+    if replay(plan, ended.run, ended.status.rounds, secrets) != ended.model:
+        raise ChaosError(f"run {ended.run}: the model is not that of the undisturbed replay")
 
 
 def replay(
-    plan: TrainingPlan, run: RunId, reports: list[RoundReport], secrets: Mapping[str, bytes]
+    plan: TrainingPlan, run: RunId, reports: Sequence[RoundReport], secrets: Mapping[str, bytes]
 ) -> bytes:
     """The model file of the same run without crash and network: integers, summed.
 
@@ -256,6 +454,18 @@ def _parameters(request: RoundRequest, run: RunId, plan: TrainingPlan) -> RoundP
     )
 
 
+def secrets_of(federation: LocalFederation, run: RunId) -> dict[str, bytes]:
+    """The silos' rounding secrets of a run."""
+    secrets = {}
+    for name in SILOS:
+        store = SiloStore(federation.storage(name))
+        secret = StoredMemory(store).read(f"{run.hex}/secret")
+        assert secret is not None
+        secrets[name] = secret
+        store.close()
+    return secrets
+
+
 def leftovers(home: Path) -> list[str]:
     """Locks that are held and half-written files."""
     found = [str(path) for pattern in ("**/*.part", "**/*.partial") for path in home.glob(pattern)]
@@ -268,89 +478,132 @@ def leftovers(home: Path) -> list[str]:
     return found
 
 
-def play(home: Path, seconds: float, seed: int) -> None:
-    """One show.
+def crashes(home: Path, random: Random, arguments: argparse.Namespace) -> None:
+    """The first three acts.
 
     Raises:
         ChaosError: something that must not happen has happened.
     """
-    random, began = Random(seed), monotonic()  # noqa: S311 - it chooses victims
-    with LocalFederation(home=home, silos=SILOS, deadlines=DEADLINES) as federation:
-        circus = Circus(federation)
-        circus.start(COORDINATOR)
-        for name in SILOS:
-            circus.start(name)
-        circus.children[COORDINATOR].wait_for("listening", timeout_s=120)
-        for name in SILOS:
-            circus.children[name].wait_for("connected", timeout_s=120)
-        run = RunId(SystemRng().bytes(16))
-        path = home / "run.toml"
-        path.write_text(RUN, encoding="utf-8")
-
-        async def begin() -> None:
-            async with run_client(federation.operator_file) as client:
-                await start_run(client, path, run)
-
-        asyncio.run(begin())
-        wait_for_rounds(circus, run, 1)
-        points = sorted(faults.POINTS)
-        random.shuffle(points)
-        points.sort(key=_is_common)  # taken from the end
-        missed = circus.strike(points, began + seconds * 0.75, random)
-        while monotonic() - began < seconds:
-            time.sleep(random.uniform(0.0, 1.5))
-            for name in random.sample((COORDINATOR, *SILOS), random.choice((1, 1, 1, 2))):
-                circus.kill(name)
-            circus.look_after(*circus.children)
-        reports = wait_for_rounds(circus, run, CALM_ROUNDS)
-        released = stop(federation.operator_file, run)
-        reports = asyncio.run(reports_of(federation.operator_file, run))
-        for name in SILOS:
-            circus.children[name].wait_for("model-kept", run=run.hex, timeout_s=120)
-        kept = {
-            (federation.storage(name) / "runs" / run.hex / "model.safetensors").read_bytes()
-            for name in SILOS
-        }
-        processes = [child.process.pid for child in circus.children.values()]
-    plan = build_plan(
-        parse_config(RUN.encode(), RunConfig, source="run.toml", base=home), max_silos=len(SILOS)
-    )
-    secrets = {}
-    for name in SILOS:
-        store = SiloStore(federation.storage(name))
-        secret = StoredMemory(store).read(f"{run.hex}/secret")
-        assert secret is not None
-        secrets[name] = secret
-        store.close()
-    expected = replay(plan, run, reports, secrets)
-    alive = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
-    dropped = sum(len(report.dropouts) + len(report.absent) for report in reports)
-    again = sum(report.attempts - 1 for report in reports)
+    began = monotonic()
+    points = sorted(faults.POINTS)
+    random.shuffle(points)
+    if arguments.short:
+        points = [point for point in points if not _is_rare(point)]
+    points.sort(key=lambda point: not _is_rare(point))  # taken from the end
+    with LocalFederation(home=home, silos=SILOS, deadlines=DEADLINES, forked=True) as federation:
+        circus = Circus(federation, random)
+        circus.open()
+        missed = circus.strike(points, monotonic() + (60 if arguments.short else 280))
+        named, struck = monotonic() - began, sum(circus.kills.values()) - circus.kills[RANDOM]
+        reached = len(circus.kills.keys() - {RANDOM})
+        print(
+            f"{struck} kills at {reached} named points and {circus.kills[RANDOM]} beside them "
+            f"in {named:.0f} s; not reached: {', '.join(missed) or 'none'}"
+        )
+        wanted = arguments.random or (30 if arguments.short else 120)
+        began, before = monotonic(), circus.kills[RANDOM]
+        circus.play(wanted, monotonic() + 40 + 3 * wanted)
+        played = circus.kills[RANDOM] - before
+        print(f"{played} kills at random instants in {monotonic() - began:.0f} s")
+        print(f"three of six silos died before their shares left: {circus.starve()}")
+        circus.finish()
+    rounds = [report for one in circus.ended for report in one.status.rounds]
     print(
-        f"seed {seed}: {len(reports)} rounds, {sum(circus.kills.values())} kills at "
-        f"{len(circus.kills) - 1} named points and {circus.kills['at a random instant']} random "
-        f"instants; {again} attempts done again, {dropped} dropouts; not reached: "
-        f"{', '.join(missed) or 'none'}"
+        f"{len(circus.ended)} runs, {len(rounds)} rounds, of which "
+        f"{sum(report.attempts > 1 for report in rounds)} were done again and "
+        f"{sum(bool(report.dropouts or report.absent) for report in rounds)} had dropouts; "
+        f"{len(circus.ended) - 1} runs ended early, each by name"
     )
-    if released != expected or kept != {released}:
-        raise ChaosError("the model is another one than that of the undisturbed replay")
-    if alive or leftovers(home):
-        raise ChaosError(f"left behind: processes {alive}, {leftovers(home)}")
+    for ended in circus.ended:
+        check_model(ended, home, secrets_of(federation, ended.run))
+    check_nothing_left(circus)
+    if reached < 20 or played < wanted:
+        raise ChaosError(f"expected 20 named points and {wanted} random kills in the time there is")
+
+
+def budgets(home: Path, random: Random, kills: int) -> None:
+    """The fourth act.
+
+    Raises:
+        ChaosError: a line of a ledger is gone, or a sum is not accounted for.
+    """
+    with LocalFederation(home=home, silos=SILOS, deadlines=DEADLINES, forked=True) as federation:
+        circus = Circus(federation, random, extra=PRIVACY)
+        circus.open()
+        seen: dict[Path, list[bytes]] = {}
+        while circus.kills[RANDOM] < kills:
+            time.sleep(random.uniform(0.2, 1.5))
+            circus.kill(random.choice((COORDINATOR, *SILOS)))
+            _look_at_ledgers(federation, seen)
+            circus.look_after(*circus.children)
+            circus.go_on()
+        circus.finish()
+        _look_at_ledgers(federation, seen)
+    roster = newest_roster(federation.home / "authority")
+    assert roster is not None  # the federation has one
+    keys = {seat.silo.name: seat.identity_key for seat in roster.seats}
+    keys[COORDINATOR] = roster.coordinator_key
+    for path, lines in seen.items():
+        report = verify_ledger(lines, keys)
+        if not report.ok:
+            raise ChaosError(f"{path}: {report.findings}")
+    for number, name in enumerate(SILOS, start=1):
+        own = data_set_path(federation.storage(name) / LEDGERS, f"toy-{number}")
+        charged = sum(b'"ROUND_INTENT"' in line for line in seen[own])
+        summed = sum(
+            number in report.survivors for one in circus.ended for report in one.status.rounds
+        )
+        if charged < summed:
+            raise ChaosError(f"{name} is in {summed} sums and has charged {charged}")
+    check_nothing_left(circus)
+    rounds = sum(len(one.status.rounds) for one in circus.ended)
+    print(
+        f"under a privacy plan: {rounds} rounds, {circus.kills[RANDOM]} kills; no line of "
+        f"{len(seen)} ledgers was lost, every sum is charged at every silo in it"
+    )
+
+
+def _look_at_ledgers(federation: LocalFederation, seen: dict[Path, list[bytes]]) -> None:
+    """Whatever stood in a ledger once stands in it now, in the same place."""
+    for path in sorted(federation.home.glob("*/storage/ledgers/*.jsonl")):
+        whole = path.read_bytes().rpartition(b"\n")[0].splitlines()
+        if whole[: len(seen.get(path, []))] != seen.get(path, []):
+            raise ChaosError(f"{path}: lines that were there are gone")
+        seen[path] = whole
+
+
+def check_nothing_left(circus: Circus) -> None:
+    """No process, no lock, no half-written file.
+
+    Raises:
+        ChaosError: something is.
+    """
+    alive = [pid for pid in circus.pids if Path(f"/proc/{pid}").exists()]
+    if alive or (found := leftovers(circus.federation.home)):
+        raise ChaosError(f"left behind: processes {alive}, {found}")
 
 
 def main() -> int:
     """Returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=150.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="less than three minutes, for CI")
+    parser.add_argument("--random", type=int, default=0, help="kills at random instants")
+    parser.add_argument("--seed", type=int, default=1, help="of the victims' choice, not of time")
     arguments = parser.parse_args()
+    random = Random(arguments.seed)  # noqa: S311 - it chooses victims
     home = Path(tempfile.mkdtemp(prefix="secagg-chaos-"))
+    began = monotonic()
     try:
-        play(home, arguments.seconds, arguments.seed)
+        crashes(home / "crashes", random, arguments)
+        budgets(home / "budgets", random, 8 if arguments.short else 25)
     except (ChaosError, ChildError, ServiceError, SecAggError) as error:
         print(f"{error}\nlogs: {home}", file=sys.stderr)
         return 1
-    print("the model is that of the undisturbed replay; nothing is left behind")
+    shutil.rmtree(home)
+    print(
+        "every model is that of the undisturbed replay; nothing is left behind; "
+        f"{monotonic() - began:.0f} s"
+    )
     return 0
 
 

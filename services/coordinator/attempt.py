@@ -407,8 +407,11 @@ class AttemptDriver:
 
         Raises:
             InvalidRequestError: no such vector or piece.
+            UnavailableError: an earlier process has published the sum; this one opens it again.
         """
         if vector.name == SUM and not isinstance(self.outcome, Finished):
+            if self.logbook.result is not None and self.outcome is None:
+                raise UnavailableError("the sum is opened again after a restart; try again")
             raise InvalidRequestError(f"there is no chunk {index} of {vector} yet")
         chunk = await read_public(self.store, vector, index)
         cost = self._cost(Phase.MASK if vector.name == STATE else Phase.CLOSED)

@@ -49,6 +49,8 @@ class Mailbox:
 
     async def wait_after(self, sequence: int, wait_s: float) -> tuple[int, Envelope] | None:
         """The first envelope after `sequence`; waits for one at most `wait_s` (≤ 30) seconds."""
+        if sequence > self._last:
+            sequence = 0  # another process's number, of before a restored backup: it says nothing
         self._envelopes = {n: e for n, e in self._envelopes.items() if n > sequence}
         interrupts = self._interrupts
         try:

@@ -25,7 +25,12 @@ async def crowd(configs: Sequence[SiloConfig], *, once: bool) -> None:
     )
 
 
-if __name__ == "__main__":
-    settings = [load_config(Path(path), SiloConfig) for path in sys.argv[1:] if path != "--once"]
+def main(arguments: Sequence[str]) -> None:
+    """Run until it has ended or is told to stop."""
+    settings = [load_config(Path(path), SiloConfig) for path in arguments if path != "--once"]
     configure(level=settings[0].log.level, style=settings[0].log.format)
-    asyncio.run(crowd(settings, once="--once" in sys.argv))
+    asyncio.run(crowd(settings, once="--once" in arguments))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from secagg.rng import SystemRng
 from services import faults
 from services.clock import monotonic, utc_now
+from services.demo.forked import ForkedProcess
 from services.enrollment import authority
 from services.enrollment.request import enroll
 from services.errors import ServiceError
@@ -44,9 +45,8 @@ class Child:
     """One process and its log file."""
 
     name: str
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkedProcess"
     log: Path
-    _stream: IO[bytes]
 
     @property
     def exit_code(self) -> int | None:
@@ -97,7 +97,6 @@ class Child:
                 self.process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._stream.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,11 +107,15 @@ class LocalFederation:
         home: made if it is not there.
         silos: their names; each is an organization of its own.
         deadlines: of the coordinator, by name, in seconds.
+        limits: of the coordinator, by name.
+        forked: whether processes are forked from one that has imported everything.
     """
 
     home: Path
     silos: Sequence[str]
     deadlines: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    forked: bool = False
     address: str = field(default_factory=lambda: f"{_HOST}:{_free_port()}")
     _children: list[Child] = field(default_factory=list)
 
@@ -158,6 +161,8 @@ class LocalFederation:
             f'metrics = "{_HOST}:0"',
             "[deadlines]",
             *(f"{name} = {float(seconds)}" for name, seconds in self.deadlines.items()),
+            "[limits]",
+            *(f"{name} = {number}" for name, number in self.limits.items()),
         ]
         path = self._write("coordinator.toml", lines)
         arguments = ["coordinator", "serve", "--config", str(path)]
@@ -250,18 +255,22 @@ class LocalFederation:
     ) -> Child:
         number = sum(child.name == name for child in self._children) + 1
         log = self.home / "logs" / (f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")
-        environment = {key: os.environ[key] for key in os.environ if key != faults.VARIABLE}
-        if fault:
-            environment[faults.VARIABLE] = fault
-        stream = log.open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=environment,
-        )
-        child = Child(name, process, log, stream)
+        process: subprocess.Popen[bytes] | ForkedProcess
+        if self.forked:
+            process = ForkedProcess([module, *arguments], log, fault=(faults.VARIABLE, fault))
+        else:
+            environment = {key: os.environ[key] for key in os.environ if key != faults.VARIABLE}
+            if fault:
+                environment[faults.VARIABLE] = fault
+            with log.open("wb") as stream:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    env=environment,
+                )
+        child = Child(name, process, log)
         self._children.append(child)
         return child
 

@@ -70,7 +70,7 @@ class AttemptDriver:
 
         A restarted coordinator tells an attempt again from its beginning.
         """
-        digest = hashlib.sha256(message).digest()
+        digest = _digest(message)
         is_known = digest in self._handled
         self._handled.add(digest)
         return is_known
@@ -110,6 +110,7 @@ class AttemptDriver:
             except RemoteError:
                 # A sum of long ago may be gone at the coordinator.
                 if isinstance(self.round, SiloRound) or not self.round.can_do_without(message):
+                    self._handled.discard(_digest(message.encode()))  # told again, it may succeed
                     raise
         try:
             effects = await asyncio.to_thread(self.round.receive, message)
@@ -171,3 +172,7 @@ class AttemptDriver:
     def _vector(self, name: str) -> VectorId:
         where = self.attempt
         return VectorId(run=where.run, round=where.round, attempt=where.attempt, name=name)
+
+
+def _digest(message: bytes) -> bytes:
+    return hashlib.sha256(message).digest()

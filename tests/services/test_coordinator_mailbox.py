@@ -66,3 +66,14 @@ def test_numbers_grow_after_a_drop() -> None:
         assert box.post(envelope(2)) == 2
 
     asyncio.run(ask())
+
+
+def test_a_number_that_was_never_given_acknowledges_nothing() -> None:
+    """A silo that knew a process with higher numbers, before a backup was restored."""
+
+    async def ask() -> None:
+        box = Mailbox()
+        box.post(envelope(1))
+        assert await box.wait_after(5 << 40, 0) == (1, envelope(1))
+
+    asyncio.run(ask())

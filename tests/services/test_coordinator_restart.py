@@ -1,6 +1,7 @@
 """A coordinator that dies at any entry of its logbook goes on in that attempt, word for word."""
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from secagg.testing import MemoryStore, SeededRng, make_federation, make_paramet
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.logbook import Entry, Event, Logbook
 from services.coordinator.mailbox import Mailbox
-from services.errors import CorruptError
+from services.errors import CorruptError, UnavailableError
 from services.observe.logs import get_logger
 from services.storage.blobs import FileVectorStore
 from services.wire.calls import Chunk, ProtocolEnvelope, VectorId
@@ -222,6 +223,35 @@ def test_a_coordinator_that_is_killed_at_every_entry_comes_through(tmp_path: Pat
         assert deaths < 100
     assert [silo.sum for silo in silos] == [[6] * 10] * 3
     assert deaths >= 15
+
+
+def test_a_sum_that_was_being_fetched_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    """Until it is opened again a silo is asked to try again, not told that there is none.
+
+    It would let the message go, and be left with an open submission (SA1 spec 2.5 v).
+    """
+    silos = [new_silo(seat) for seat in SEATS]
+    for place in itertools.count():
+        try:
+            asyncio.run(Coordinator(tmp_path, place=place, is_after=True).live(silos))
+        except KilledError:
+            if entries(tmp_path)[-1].event is Event.RESULT:
+                break
+    again = Coordinator(tmp_path)
+    again.driver.replay()
+    wanted = VectorId(
+        run=PARAMETERS.run, round=PARAMETERS.round, attempt=PARAMETERS.attempt, name="sum"
+    )
+
+    async def go() -> int:
+        with pytest.raises(UnavailableError, match="opened again"):
+            await again.driver.get_chunk(wanted, 0)
+        await again.driver.run()
+        chunk = await again.driver.get_chunk(wanted, 0)
+        again.driver.close()
+        return chunk.count
+
+    assert asyncio.run(go()) > 0
 
 
 def test_another_process_of_a_silo_is_not_waited_for(tmp_path: Path) -> None:
