@@ -99,6 +99,7 @@ def simulate(
     own_steps: Callable[[str, int], int] | None = None,
     on_round: Callable[[RoundReport | RoundFailure, TrainingRun], None] | None = None,
     noise: Callable[[str], NoiseSource] | None = None,
+    colluding: int | None = None,
 ) -> SimulationResult:
     """Run a training plan over silos in this process.
 
@@ -114,6 +115,8 @@ def simulate(
         on_round: called after each attempt with its outcome and the run.
         noise: silo name (or COORDINATOR) to a source of noise for one attempt. By default it
             is real noise, which no seed repeats; a source that repeats protects nobody.
+        colluding: n_c of the silos' policies; None for theirs by default, a third of all silos. No
+            sample is smaller than the floor that goes with it, in plain runs neither.
 
     Raises:
         LearningError: a silo refuses the run, as for a task that does not fit the plan.
@@ -136,6 +139,8 @@ def simulate(
         )
         for seat, name in names.items()
     }
+    n_c = (len(names) - 1) // 3 if colluding is None else colluding
+    policy = SiloPolicy(n_c=n_c)
     first = tasks[names[1]]
     run = TrainingRun(
         plan,
@@ -147,12 +152,13 @@ def simulate(
         _SecureRounds(
             run,
             participants,
-            run_id,
-            seed,
-            partial(noise, COORDINATOR) if noise else NoiseStream,
+            policy,
+            run_id=run_id,
+            seed=seed,
+            noise=partial(noise, COORDINATOR) if noise else NoiseStream,
         )
         if secure
-        else _PlainRounds(run, participants)
+        else _PlainRounds(run, participants, policy)
     )
     history: list[RoundReport | RoundFailure] = []
     while isinstance(step := run.next(), RoundRequest):
@@ -198,15 +204,21 @@ class _PlainRounds:
 
     uplink_bytes = 0
 
-    def __init__(self, run: TrainingRun, participants: Mapping[int, RunParticipant]) -> None:
+    def __init__(
+        self,
+        run: TrainingRun,
+        participants: Mapping[int, RunParticipant],
+        policy: SiloPolicy,
+    ) -> None:
         self._run = run
         self._participants = participants
+        self._policy = policy
         self.errors: dict[int, LearningError] = {}
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         contributions: dict[int, Decoded] = {}
         self.errors = {}
-        for seat in _cohort(self._run, self._participants):
+        for seat in _cohort(self._run, self._participants, self._policy):
             if gone.get(seat) in _BEFORE_UPLOAD:
                 continue
             try:
@@ -233,11 +245,14 @@ class _SecureRounds:
         self,
         run: TrainingRun,
         participants: Mapping[int, RunParticipant],
+        policy: SiloPolicy,
+        *,
         run_id: RunId,
         seed: int,
         noise: Callable[[], NoiseSource],
     ) -> None:
         self._run = run
+        self._policy = policy
         self._participants = participants
         self._noise = noise
         self._run_id = run_id
@@ -257,7 +272,7 @@ class _SecureRounds:
         parameters = make_parameters(
             roster,
             request.spec,
-            n_c=max(SiloPolicy().colluding(roster), least),
+            n_c=max(self._policy.n_c or 0, least),
             h_dp=privacy.h_dp if privacy else 0,
             dp=document_of(self._run.plan),
             run=self._run_id,
@@ -277,8 +292,9 @@ class _SecureRounds:
             train=self._train,
             drop=gone,
             plan=self._document,
-            cohort=_cohort(self._run, self._participants),
+            cohort=_cohort(self._run, self._participants, self._policy),
             histories=self._histories,
+            policies=dict.fromkeys(self._participants, self._policy),
             required_states={seat: required for seat, required in known.items() if required},
             seed=self._seed,
             to_silo=self._watch,
@@ -360,10 +376,14 @@ class _SecureRounds:
         )
 
 
-def _cohort(run: TrainingRun, seats: Collection[int]) -> tuple[int, ...]:
-    """Return whom a round invites: no fewer than the default policies' floor, in plain runs too."""
-    colluding = (len(seats) - 1) // 3
-    meets = (n for n in range(1, len(seats)) if n >= max(threshold(n, colluding), colluding + 2))
+def _cohort(run: TrainingRun, seats: Collection[int], policy: SiloPolicy) -> tuple[int, ...]:
+    """Return whom a round invites: no fewer than the policies' floor, in plain runs too."""
+    n_c = policy.n_c or 0
+    meets = (
+        n
+        for n in range(1, len(seats))
+        if n >= max(threshold(n, n_c), policy.n_min, max(n_c, 1) + policy.h_min)
+    )
     return run.cohort(tuple(seats), least=next(meets, len(seats)))
 
 

@@ -47,6 +47,7 @@ def followed(
     every: int = 1,
     until: Callable[[float], bool] | None = None,
     dropouts: Dropouts = MappingProxyType({}),
+    colluding: int | None = None,
 ) -> Trace:
     """Run a plan and measure the model after every `every` rounds.
 
@@ -58,6 +59,7 @@ def followed(
         every: rounds.
         until: says of a measured value whether the run may end.
         dropouts: as for `simulate`.
+        colluding: likewise.
 
     Raises:
         RunStateError: the run failed; says why.
@@ -79,6 +81,7 @@ def followed(
             tasks,
             secure=mode is Mode.SECURE,
             dropouts=dropouts,
+            colluding=colluding,
             seed=plan.seed,
             on_round=watch,
         )

@@ -24,6 +24,7 @@ SECONDS: Final = {False: 700.0, True: 40.0}
 
 TARGET: Final = 0.8
 _SILOS: Final = 100
+_COLLUDING: Final = 6  # a third of the 20 in a round
 _CAP: Final = 120
 _QUICK_CAP: Final = 80
 _TUNING_SEED: Final = 1000
@@ -127,6 +128,7 @@ def _run(plan: TrainingPlan, split: Split, share: float) -> Figures:
         Mode.PLAIN,
         accuracy_on(split, SOFTMAX),
         until=lambda value: value >= TARGET,
+        colluding=_COLLUDING,
     )
     return {"accuracy": trace.values}
 

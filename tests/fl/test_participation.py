@@ -54,8 +54,9 @@ def test_the_minimum_fills_up_small_samples() -> None:
     assert plan.size(3) == 3
 
 
-def test_a_sample_is_never_below_the_protocol_s_floor() -> None:
-    """A tenth of twelve would be two; with three that may collude, five are the fewest."""
+@pytest.mark.parametrize(("colluding", "fewest"), [(None, 5), (1, 3)])
+def test_a_sample_is_never_below_the_protocol_s_floor(colluding: int | None, fewest: int) -> None:
+    """A tenth of ten would be one; with three that may collude, by default, five are the fewest."""
     plan = ParticipationPlan(sampler="uniform", fraction=0.1)
     assert [len(cohort) for cohort in cohorts(plan, 3, least=5)] == [5, 5, 5]
     tasks = least_squares_toy(1, silos=10)
@@ -66,8 +67,10 @@ def test_a_sample_is_never_below_the_protocol_s_floor() -> None:
         max_silos=10,
         participation=plan,
     )
-    secure, plain = (simulate(run, tasks, secure=secure) for secure in (True, False))
-    assert [len(report.survivors) for report in secure.reports] == [5, 5]
+    secure, plain = (
+        simulate(run, tasks, secure=secure, colluding=colluding) for secure in (True, False)
+    )
+    assert [len(report.survivors) for report in secure.reports] == [fewest, fewest]
     for one, two in zip(secure.reports, plain.reports, strict=True):
         assert one.survivors == two.survivors
 
