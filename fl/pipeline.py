@@ -201,6 +201,11 @@ def compressors(plan: TrainingPlan, spec: VectorSpec, size: int, coins: bytes) -
     }
 
 
+def compressed(parts: Mapping[str, FloatVector], maps: Compressors) -> dict[str, FloatVector]:
+    """Return bulk segments in the coordinates that are sent."""
+    return {name: maps[name].forward(p) if name in maps else p for name, p in parts.items()}
+
+
 def expanded(values: Mapping[str, FloatVector], maps: Compressors) -> dict[str, FloatVector]:
     """Return bulk segments in the model's coordinates again."""
     return {

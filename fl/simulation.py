@@ -1,8 +1,8 @@
 """A whole run in one process, through the very objects that the services use.
 
 `secure=True` takes every round through `secagg`'s state machines, masks and all. `secure=False` is
-the reference: the same training and the same server step on sums of plain floats, without
-quantizer or masks, and for any number of silos.
+the reference: the same training, the same linear maps of a plan that compresses and the same server
+step on sums of plain floats, without quantizer or masks, and for any number of silos.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -69,6 +69,7 @@ class SimulationResult:
             can show them.
         uplink_bytes: what all silos sent, messages and vectors, in all attempts; 0 without the
             secure sum.
+        coins: round number to the public coins of the sum that was taken.
     """
 
     status: RunStatus
@@ -77,6 +78,7 @@ class SimulationResult:
     state: bytes
     variates: Mapping[str, FloatVector | None]
     uplink_bytes: int
+    coins: Mapping[int, bytes]
 
     def model(self) -> dict[str, Tensor]:
         """Return the last model's tensors."""
@@ -100,6 +102,7 @@ def simulate(
     on_round: Callable[[RoundReport | RoundFailure, TrainingRun], None] | None = None,
     noise: Callable[[str], NoiseSource] | None = None,
     colluding: int | None = None,
+    coins: Mapping[int, bytes] = MappingProxyType({}),
 ) -> SimulationResult:
     """Run a training plan over silos in this process.
 
@@ -117,6 +120,8 @@ def simulate(
             is real noise, which no seed repeats; a source that repeats protects nobody.
         colluding: n_c of the silos' policies; None for theirs by default, a third of all silos. No
             sample is smaller than the floor that goes with it, in plain runs neither.
+        coins: round number to the public coins that a plain run compresses with, for one that shall
+            send the same blocks as a secure run; by default they follow from the seed.
 
     Raises:
         LearningError: a silo refuses the run, as for a task that does not fit the plan.
@@ -158,7 +163,7 @@ def simulate(
             noise=partial(noise, COORDINATOR) if noise else NoiseStream,
         )
         if secure
-        else _PlainRounds(run, participants, policy)
+        else _PlainRounds(run, participants, policy, seed=seed, coins=coins)
     )
     history: list[RoundReport | RoundFailure] = []
     while isinstance(step := run.next(), RoundRequest):
@@ -178,6 +183,7 @@ def simulate(
         state=step.state,
         variates={names[seat]: p.variate() for seat, p in participants.items()},
         uplink_bytes=rounds.uplink_bytes,
+        coins=rounds.coins,
     )
 
 
@@ -192,6 +198,11 @@ class _Rounds(Protocol):
     @property
     def uplink_bytes(self) -> int:
         """What all silos have sent."""
+        ...
+
+    @property
+    def coins(self) -> Mapping[int, bytes]:
+        """The public coins of each round."""
         ...
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
@@ -209,21 +220,28 @@ class _PlainRounds:
         run: TrainingRun,
         participants: Mapping[int, RunParticipant],
         policy: SiloPolicy,
+        *,
+        seed: int,
+        coins: Mapping[int, bytes],
     ) -> None:
         self._run = run
         self._participants = participants
         self._policy = policy
+        self._seed = seed
+        self.coins = dict(coins)
         self.errors: dict[int, LearningError] = {}
 
     def play(self, request: RoundRequest, gone: Mapping[int, Phase]) -> RoundReport | RoundFailure:
         contributions: dict[int, Decoded] = {}
         self.errors = {}
+        own = digest("simulated-coins", u64(self._seed), u64(request.number))
+        coins = self.coins.setdefault(request.number, own)
         for seat in _cohort(self._run, self._participants, self._policy):
             if gone.get(seat) in _BEFORE_UPLOAD:
                 continue
             try:
                 contributions[seat] = self._participants[seat].contribute_exact(
-                    request.number, request.state, is_refresh=request.is_refresh
+                    request.number, request.state, coins, is_refresh=request.is_refresh
                 )
             except LearningError as error:
                 self.errors[seat] = error
@@ -263,6 +281,7 @@ class _SecureRounds:
         self._abandons: tuple[Abandon, ...] = ()
         self.errors: dict[int, LearningError] = {}
         self.uplink_bytes = 0
+        self.coins: dict[int, bytes] = {}
         self._result: Result | None = None
         self._harness: RoundHarness | None = None
 
@@ -310,6 +329,7 @@ class _SecureRounds:
             refusals = {**outcome.silo_errors, **self.errors}
             return self._run.fail(_reason(reason, refusals), may_retry=harness.server.may_retry)
         self._abandons = ()
+        self.coins[request.number] = outcome.aggregate.public_coins
         report = self._run.receive(outcome.aggregate)
         if isinstance(report, RoundReport):
             aggregates = {**outcome.silo_aggregates, **self._caught_up(harness, gone)}

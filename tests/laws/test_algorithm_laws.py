@@ -1,11 +1,13 @@
 """Secure equals plain for every algorithm, whoever takes part: the main property of fl."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fl.algorithms import ALGORITHMS
+from fl.compression import CompressionPlan
 from fl.participant import RunParticipant
 from fl.participation import ParticipationPlan
 from fl.pipeline import decode_aggregate, quantizer_steps, vector_spec
@@ -49,6 +51,18 @@ CASES: dict[str, dict[str, Any]] = {
 }
 EVERY_CASE = pytest.mark.parametrize("case", list(CASES))
 
+ROTATED = CompressionPlan(rotate=True)
+BLOCKS = CompressionPlan(block=1, kept=0.75)
+COMPRESSED: dict[str, dict[str, Any]] = {
+    "fedavg/rotated": {"compression": ROTATED, **HIDDEN},
+    "fedavg/blocks": {"compression": BLOCKS},
+    "fedavg/both": {"compression": CompressionPlan(rotate=True, block=1, kept=0.5)},
+    "fedavg/forgetful": {"compression": CompressionPlan(block=1, kept=0.5, feedback=False)},
+    "scaffold/rotated": {"compression": ROTATED},
+    "scaffold/I-blocks": {"compression": BLOCKS, "algorithm_settings": {"option": "I"}},
+    "fedadam/blocks": {**CASES["fedadam"], "compression": BLOCKS},
+}
+
 
 class TwoTensors(LeastSquaresTask):
     """Least squares with an offset, so that there is a second tensor."""
@@ -84,7 +98,7 @@ def tasks(seed: int = 4) -> dict[str, TwoTensors]:
 
 def plan(case: str, **changes: Any) -> TrainingPlan:
     """A plan of a case with 24 bits."""
-    values = dict(CASES[case])
+    values = dict({**CASES, **COMPRESSED}[case])
     local = {"local_steps": 6, "learning_rate": 0.03, **values.pop("local", {})}
     return TrainingPlan(
         **{
@@ -105,9 +119,13 @@ def own_steps(silo: str, number: int) -> int:
     return 1 + (STEPS[silo] + number) % 6
 
 
-def run(one: TrainingPlan, *, secure: bool, gone: Dropouts) -> SimulationResult:
+def run(
+    one: TrainingPlan, *, secure: bool, gone: Dropouts, coins: Mapping[int, bytes] | None = None
+) -> SimulationResult:
     """The plan's run."""
-    result = simulate(one, tasks(), secure=secure, dropouts=gone, own_steps=own_steps)
+    result = simulate(
+        one, tasks(), secure=secure, dropouts=gone, own_steps=own_steps, coins=coins or {}
+    )
     assert result.status is RunStatus.COMPLETED, result.reason
     return result
 
@@ -126,17 +144,19 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Dropouts]] = {
 }
 
 
-@EVERY_CASE
+@pytest.mark.parametrize("case", [*CASES, *COMPRESSED])
 @pytest.mark.parametrize("scenario", list(SCENARIOS))
 def test_secure_runs_are_the_plain_ones(case: str, scenario: str) -> None:
     """Same survivors, and model and server state within the rounding of all rounds.
 
     A round's mean errs by at most |S| steps over Σ ρ, in each coordinate; what later rounds make
     of it is bounded by a factor that holds for these tasks. Variates are errors divided by Kη.
+    Compressed, both send the same blocks and remember what they left out.
     """
     changes, gone = SCENARIOS[scenario]
     one = plan(case, **changes)
-    secure, plain = (run(one, secure=secure, gone=gone) for secure in (True, False))
+    secure = run(one, secure=True, gone=gone)
+    plain = run(one, secure=False, gone=gone, coins=secure.coins)
     survivors = [report.survivors for report in secure.reports]
     assert survivors == [report.survivors for report in plain.reports]
     expected = {"full": [6] * 4, "partial": [4] * 4, "dropouts": [5, 6, 5, 6]}[scenario]
@@ -183,7 +203,7 @@ def test_each_silo_errs_by_less_than_a_step(case: str, bits: int) -> None:
         )
         integers = silo.contribute(parameters, training.state)
         decoded = decode_aggregate(integers, spec=spec, ranges=ranges)
-        exact = twin.contribute_exact(1, training.state)
+        exact = twin.contribute_exact(1, training.state, b"")
         for segment, step in quantizer_steps(spec, ranges).items():
             clipped = np.clip(exact.bulk[segment], -ranges[segment], ranges[segment])
             assert np.abs(decoded.bulk[segment] - clipped).max() <= step * (1 + 1e-9)
