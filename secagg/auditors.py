@@ -213,11 +213,6 @@ class ServerAudit:
         self._trees: dict[int, tuple[bytes, ...]] = {}
         self._chunks = len(claim.parameters.wire_spec.chunks)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of U2 have sent a nonce."""
-        return self.nonces.keys() == self._claim.share_roots.keys()
-
     def take_nonce(self, message: RecomputeNonce) -> None:
         """Keep a silo's nonce; the first one stands.
 

@@ -59,6 +59,7 @@ class SiloPolicy:
             differ, if they differ; 0 asks nothing.
         max_redundancy: silos that may recompute a chunk of the sum (SA1 spec 5.2). Each of them
             sees what the coordinator sees, so it counts toward n_c.
+        min_redundancy: silos that must recompute a chunk; for silos that take no sum unseen.
         own_chunks: chunks that this silo recomputes beyond those it is assigned.
     """
 
@@ -80,6 +81,7 @@ class SiloPolicy:
     ledger_window: int = 0
     ledger_min_change: int = 0
     max_redundancy: int = 0
+    min_redundancy: int = 0
     own_chunks: int = 1
 
     def __post_init__(self) -> None:
@@ -101,6 +103,12 @@ class SiloPolicy:
                 f"got {self.ledger_window}"
             )
 
+        if not 0 <= self.min_redundancy <= self.max_redundancy or self.own_chunks < 0:
+            raise ParameterError(
+                f"policy: expected 0 <= min_redundancy <= max_redundancy and own_chunks >= 0, got "
+                f"{self.min_redundancy}, {self.max_redundancy} and {self.own_chunks}"
+            )
+
     def colluding(self, roster: Roster) -> int:
         """n_c for this roster."""
         return (len(roster.seats) - 1) // 3 if self.n_c is None else self.n_c
@@ -117,6 +125,8 @@ class SiloPolicy:
         ):
             if getattr(parameters, name) < least:
                 _refuse(name, f"at least {least}", getattr(parameters, name))
+        if parameters.redundancy < self.min_redundancy:
+            _refuse("min_redundancy", f"at least {self.min_redundancy}", parameters.redundancy)
         self._check_rings(parameters)
         _check_pinned("training_plans", self.training_plans, parameters.training_plan)
         _check_pinned("privacy_plans", self.privacy_plans, privacy_plan_hash(parameters.dp))

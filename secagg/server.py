@@ -187,9 +187,8 @@ class ServerRound:
             return [SendTo(seat=message.seat, message=self._audit.answer(message))]
         is_first = not self._audit.nonces
         self._audit.take_nonce(message)
-        if self._audit.is_complete:
-            return self._disclose(now)
-        return self._set_deadline(now) if is_first else []
+        effects = self._close_if_complete(now)
+        return effects or (self._set_deadline(now) if is_first else [])
 
     def _disclose(self, now: float) -> list[ServerEffect]:
         audit = self._audit
@@ -207,6 +206,8 @@ class ServerRound:
             case messages.Complaint():
                 detail = f"seat {message.seat} about seat {message.dealer}: {message.reason}"
                 return self._abort(AbortReason.COMPLAINT, detail, ())
+            case messages.Refusal() if self.phase is Phase.CLOSED:
+                return []  # of the sum: this silo wants to see how it came about all the more
             case messages.Refusal():
                 return self.lost(message.seat, now)
             case messages.Abandon() if self.phase is Phase.UNMASK:
@@ -364,6 +365,11 @@ class ServerRound:
         return tuple(self._intake.abandons[seat] for seat in sorted(self._intake.abandons))
 
     @property
+    def is_shown(self) -> bool:
+        """Whether silos may still recompute the sum."""
+        return self._audit is not None
+
+    @property
     def may_retry(self) -> bool:
         """Whether an aborted attempt may be followed by another one of the same round.
 
@@ -387,6 +393,8 @@ class ServerRound:
             Phase.SURVIVORS: (set(kept.shares), set(kept.signed)),
             Phase.UNMASK: (set(kept.shares), set(kept.unmasks)),
         }
+        if self._audit is not None and not self._audit.is_disclosed:
+            expected = {Phase.CLOSED: (set(kept.shares), set(self._audit.nonces))}
         asked, answered = expected.get(self.phase, (set(), set()))
         return tuple(sorted(asked - answered - self._lost))
 
@@ -419,6 +427,10 @@ class ServerRound:
         """Close the phase early: when all have answered, or t of each neighborhood where t do."""
         if self.phase in {Phase.SURVIVORS, Phase.UNMASK}:
             complete = self._is_enough or not (self.awaited() or self._asks_to_abandon)
+        elif self.phase is Phase.CLOSED:
+            audit = self._audit
+            waits = audit is None or audit.is_disclosed or not audit.nonces
+            complete = not (waits or self.awaited())
         else:
             complete = self.phase in _TIMED_PHASES and not self.awaited()
             if self.phase is Phase.MASK and not self._intake.binding:

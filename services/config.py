@@ -94,7 +94,8 @@ class Deadlines(_Settings):
     """How long each phase of a round may take, in seconds; `mask_s` includes local training.
 
     `registration_s` is how long a run waits for enough silos to be connected before it fails,
-    `silent_s` how long a silo may say nothing before nothing more of it is awaited in a round.
+    `silent_s` how long a silo may say nothing before nothing more of it is awaited in a round. In
+    a run whose sums are recomputed, `closed_s` is how long silos may take to ask, and then to look.
     """
 
     registration_s: Seconds = 300.0
@@ -103,6 +104,7 @@ class Deadlines(_Settings):
     mask_s: Seconds = 600.0
     survivors_s: Seconds = 30.0
     unmask_s: Seconds = 30.0
+    closed_s: Seconds = 60.0
     silent_s: Annotated[float, Field(ge=6, le=600)] = 6.0
 
 
@@ -187,6 +189,9 @@ class Policy(_Settings):
     public_coefficients: bool = False
     ledger_window: Annotated[int, Field(ge=0, le=MAX_LEDGER_WINDOW)] = 0
     ledger_min_change: Annotated[int, Field(ge=0)] = 0
+    max_redundancy: Annotated[int, Field(ge=0)] = 0
+    min_redundancy: Annotated[int, Field(ge=0)] = 0
+    own_chunks: Annotated[int, Field(ge=0)] = 1
 
     def silo_policy(self) -> SiloPolicy:
         """Return the policy in the protocol's own terms.
@@ -213,6 +218,9 @@ class Policy(_Settings):
                 public_coefficients=self.public_coefficients,
                 ledger_window=self.ledger_window,
                 ledger_min_change=self.ledger_min_change,
+                max_redundancy=self.max_redundancy,
+                min_redundancy=self.min_redundancy,
+                own_chunks=self.own_chunks,
             )
         except ParameterError as error:
             raise ConfigError(f"[policy]: {error}", keys=("policy",)) from error
@@ -544,6 +552,17 @@ class Privacy(_Settings):
         return self
 
 
+class Recompute(_Settings):
+    """Whether silos compute parts of every sum again, to prove a wrong one to others.
+
+    Attributes:
+        redundancy: silos a chunk; 0 for none. Whoever recomputes sees what the coordinator sees,
+            so it counts toward n_c, and each silo's policy has to allow it (`max_redundancy`).
+    """
+
+    redundancy: Annotated[int, Field(ge=0, le=200)] = 0
+
+
 class RunConfig(_Settings):
     """run.toml: one run, as a data scientist writes it."""
 
@@ -554,7 +573,18 @@ class RunConfig(_Settings):
     weights: Weights = Weights()
     task: Task
     encoding: Encoding = Encoding()
+    recompute: Recompute = Recompute()
     privacy: Privacy | None = None
+
+    @model_validator(mode="after")
+    def _check_recompute(self) -> "RunConfig":
+        is_noised = self.privacy is not None and self.privacy.mode == "central"
+        if self.recompute.redundancy and is_noised:
+            raise ValueError(
+                'recompute.redundancy = 0 with privacy.mode = "central": who recomputes would see '
+                "the sum without its noise"
+            )
+        return self
 
 
 def load_config(path: Path, model: type[Model]) -> Model:

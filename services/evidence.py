@@ -12,12 +12,15 @@ from typing import Final
 
 from secagg.errors import ParameterError, RemoteProtocolError
 from secagg.evidence import Evidence
+from secagg.ids import RunId
 from services.errors import CorruptError
 from services.files import make_private_dir, write_secret
 from services.observe.logs import Logger
 
 FOLDER: Final = "evidence"
 SUFFIX: Final = ".evidence"
+# Who is accused where it is no seat.
+COORDINATOR: Final = 0
 
 
 def keep_evidence(folder: Path, cases: Iterable[Evidence], log: Logger) -> None:
@@ -34,6 +37,16 @@ def keep_evidence(folder: Path, cases: Iterable[Evidence], log: Logger) -> None:
         if not path.exists():
             write_secret(path, data)
             log.error("evidence", kind=case.kind.value, accused=case.accused, file=str(path))
+
+
+def accuses_coordinator(folder: Path, run: RunId) -> bool:
+    """Whether a file of this run is a case against the coordinator.
+
+    Raises:
+        CorruptError: a file is damaged.
+    """
+    cases = map(load_evidence, folder.glob(f"{run.hex}-*{SUFFIX}"))
+    return any(case.accused == COORDINATOR for case in cases)
 
 
 def load_evidence(path: Path) -> Evidence:

@@ -84,11 +84,11 @@ def join(
 
 @app.command(epilog="Example: secagg silo status --config silo.toml")
 def status(config: Config, as_json: AsJson = False) -> None:
-    """Show what this silo's data set has spent and has left, and which models it holds."""
+    """Show what this silo's data set has spent and has left, its models, and its evidence."""
     from dataclasses import asdict
 
     from services.config import SiloConfig, load_config
-    from services.silo.check import budget_status, released_models
+    from services.silo.check import budget_status, evidence_files, released_models
 
     settings = load_config(config, SiloConfig)
     models = released_models(settings.storage)
@@ -96,10 +96,13 @@ def status(config: Config, as_json: AsJson = False) -> None:
     lines = [f"run {run}: {path}" for run, path in models.items()]
     lines = lines or [f"{settings.storage}: no run has ended yet"]
     lines += [str(budget)] if budget is not None else []
+    cases = evidence_files(settings.storage)
+    lines += [f"evidence: {path}; see `secagg transcript verify`" for path in cases]
     show(
         {
             "models": {run: str(path) for run, path in models.items()},
             "budget": None if budget is None else asdict(budget),
+            "evidence": [str(path) for path in cases],
         },
         "\n".join(lines),
         as_json=as_json,

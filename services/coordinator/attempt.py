@@ -7,7 +7,9 @@ timer, and the figures for the operator (seconds and bytes of each phase).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, assert_never
 
 from secagg import phases
@@ -29,6 +31,7 @@ from secagg.messages import (
     SUM,
     Abandon,
     Advertise,
+    AuditorMessage,
     Complaint,
     MaskedInput,
     Refusal,
@@ -115,6 +118,7 @@ class AttemptDriver:
         unwilling: those of them that refused the round itself, not only failed to train.
         release: settles the privacy ledger with the survivors before the sum is opened.
         noise: of a sum that the coordinator noises before it tells or keeps it.
+        is_shown: whether silos may recompute the sum now.
     """
 
     server: ServerRound
@@ -132,6 +136,7 @@ class AttemptDriver:
     completed: dict[int, Phase] = field(default_factory=dict)
     refusals: dict[int, str] = field(default_factory=dict)
     unwilling: set[int] = field(default_factory=set)
+    is_shown: bool = False
     _sharers: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
     _costs: dict[Phase, _Cost] = field(default_factory=dict)
@@ -140,6 +145,7 @@ class AttemptDriver:
     _is_started: bool = False
     _has_state: bool = False
     _taken: set[bytes] = field(default_factory=set)
+    _asked: dict[int, bytes] = field(default_factory=dict)
     _failure: StorageError | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -242,6 +248,31 @@ class AttemptDriver:
             self.store.sync()
         return effects
 
+    async def show(self, wait_s: float) -> None:
+        """After the result: let silos recompute it (SA1 spec 5.2), until their time is over.
+
+        Nothing of this is in the logbook: after a restart the sum is told again, but not shown.
+
+        Args:
+            wait_s: how long nobody has to ask for it until it is not shown any more.
+        """
+        self.is_shown, give_up = True, monotonic() + wait_s
+        with suppress(UnavailableError):
+            while self.server.is_shown:
+                deadline = self.server.deadline
+                left = (give_up if deadline is None else deadline) - monotonic()
+                if left <= 0 and deadline is None:
+                    break
+                self._moved.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, _GLANCE_S)):
+                        await self._moved.wait()
+                for seat in self.silent():
+                    await self.lose(seat)
+                async with self._lock:
+                    await self._step(partial(self.server.expire, monotonic()), None)
+        self.is_shown = False
+
     def replay(self) -> None:
         """Tell the round again what an earlier process told it; then `run` goes on from there.
 
@@ -302,13 +333,14 @@ class AttemptDriver:
 
     async def lose(self, seat: int) -> None:
         """Await nothing more of a silo that was restarted or is gone."""
-        if seat in self._lost or seat not in self.cohort or self.outcome is not None:
+        is_over = self.outcome is not None
+        if seat in self._lost or seat not in self.cohort or (is_over and not self.is_shown):
             return
         self._lost.add(seat)
         self.log.info("lost", seat=seat)
         async with self._lock:
             now = monotonic()
-            entry = Entry(event=Event.LOST, now=now, seat=seat)
+            entry = None if is_over else Entry(event=Event.LOST, now=now, seat=seat)
             await self._step(lambda: self.server.lost(seat, now), entry)
 
     async def meet(self, seat: int, incarnation: bytes) -> None:
@@ -346,11 +378,14 @@ class AttemptDriver:
             )
         async with self._lock:
             phase, now = self.phase, monotonic()
+            is_audit = isinstance(message, AuditorMessage)
+            if is_audit and self._asked.get(seat) == data:
+                return  # the reply was lost; what was asked for lies in the mailbox
             entry = Entry(event=Event.MESSAGE, now=now, seat=seat, body=data)
             try:
                 await self._step(
                     lambda: self.server.receive(seat, message, now),
-                    None if data in self._taken else entry,
+                    None if is_audit or data in self._taken else entry,
                     what=_WORDS.get(type(message), ""),
                 )
             except ContradictionError as error:
@@ -359,6 +394,9 @@ class AttemptDriver:
                     f"{error}; the first one counts", remote_code=error.code
                 ) from error
             self._cost(phase).received_bytes += len(data)
+            if is_audit:
+                self._asked[seat] = data
+                return
             self._taken.add(data)
             self._note(seat, message)
         self.changed()

@@ -4,6 +4,7 @@ Each attempt has a folder with its logbook and its vectors. How an attempt goes 
 affair, which one comes next the run's.
 """
 
+import asyncio
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Attempts:
     live: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
     recoveries: dict[tuple[int, int], Recovery] = field(default_factory=dict)
     sums: dict[tuple[int, int], PublishedSum] = field(default_factory=dict)
+    _shows: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def open(
         self, parameters: RoundParameters, seats: tuple[int, ...], abandons: tuple[Abandon, ...]
@@ -213,6 +215,13 @@ class Attempts:
         logbook.close()
         return not logbook.has(Event.STATE)
 
+    def show(self, driver: AttemptDriver) -> None:
+        """Let silos recompute this attempt's sum beside what comes next, if ctx asks for it."""
+        if driver.parameters.redundancy:
+            showing = asyncio.create_task(driver.show(self.deadlines.closed_s))
+            self._shows.add(showing)
+            showing.add_done_callback(self._shows.discard)
+
     def folder(self, number: int, attempt: int) -> Path:
         """Where an attempt's files lie."""
         return self.directory / ATTEMPTS / f"{number}-{attempt}"
@@ -226,6 +235,8 @@ class Attempts:
         """
         for number, attempt in list(self.live)[:-_KEPT_ATTEMPTS]:
             driver = self.live[number, attempt]
+            if driver.is_shown:
+                continue
             is_of = partial(_is_of, run=self.run, number=number, attempt=attempt)
             is_result = partial(_is_result, is_of=is_of)
             boxes = {seat: self.hub.mailbox(seat) for seat in driver.cohort}
@@ -266,4 +277,5 @@ def _phase_deadlines(deadlines: Deadlines) -> PhaseDeadlines:
         mask_s=deadlines.mask_s,
         survivors_s=deadlines.survivors_s,
         unmask_s=deadlines.unmask_s,
+        closed_s=deadlines.closed_s,
     )

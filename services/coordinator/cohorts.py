@@ -25,6 +25,7 @@ class Cohorts:
     """The silos of one run.
 
     Attributes:
+        redundancy: silos that recompute each chunk of a sum.
         enrolled: the run's seats; all of the roster until the first cohort is fixed.
         refusals: why a silo takes no part in this run, by its own word.
     """
@@ -32,6 +33,7 @@ class Cohorts:
     run: RunId
     plan: TrainingPlan
     hub: Hub
+    redundancy: int
     enrolled: tuple[int, ...]
     refusals: dict[int, str] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ class Cohorts:
             kind=request.kind.value,
             round=request.number,
             attempt=attempt,
-            n_c=max(_ASKED.colluding(roster), privacy.n_c if privacy else 0),
+            n_c=asked_n_c(roster, self.plan),
             h_dp=privacy.h_dp if privacy else 0,
             dp=document_of(self.plan),
             h_min=_ASKED.h_min,
@@ -84,7 +86,14 @@ class Cohorts:
             spec=request.spec,
             training_plan=self.plan.digest(),
             coefficients=request.coefficients,
+            redundancy=self.redundancy,
         )
+
+
+def asked_n_c(roster: Roster, plan: TrainingPlan) -> int:
+    """How many colluding silos a sum has to be safe against."""
+    privacy = privacy_of(plan)
+    return max(_ASKED.colluding(roster), privacy.n_c if privacy else 0)
 
 
 def under(roster: Roster, parameters: RoundParameters) -> RoundParameters:

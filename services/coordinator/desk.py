@@ -18,11 +18,12 @@ from fl.state import decode_state, encode_state
 from secagg.ids import RunId
 from secagg.keys import IdentityKey
 from secagg.messages import MAX_STATE_BYTES, STATE
+from services import evidence
 from services.clock import utc_now
 from services.config import CoordinatorConfig, RunConfig, parse_config
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.attempts import ATTEMPTS, Attempts
-from services.coordinator.cohorts import Cohorts
+from services.coordinator.cohorts import Cohorts, asked_n_c
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.published import PublishedSum
@@ -112,6 +113,12 @@ class RunDesk:
                 keys=("run.min_silos",),
             )
         plan = build_plan(config, max_silos=seats)
+        if config.recompute.redundancy and not asked_n_c(self.hub.roster, plan):
+            raise ConfigError(
+                f"recompute.redundancy: expected 0 with a roster of {seats} silos: who recomputes "
+                "sees what the coordinator sees, and so few are safe against nobody",
+                keys=("recompute.redundancy",),
+            )
         model = await self._initial_model(call, plan)
         record = RunRecord(
             run=call.run,
@@ -320,7 +327,13 @@ class RunDesk:
         return RunDriver(
             standing=standing,
             attempts=attempts,
-            cohorts=Cohorts(run=record.run, plan=plan, hub=hub, enrolled=record.cohort),
+            cohorts=Cohorts(
+                run=record.run,
+                plan=plan,
+                hub=hub,
+                redundancy=config.recompute.redundancy,
+                enrolled=record.cohort,
+            ),
             plan=plan,
             training=training,
             initial_model=model,
@@ -331,6 +344,7 @@ class RunDesk:
             deadlines=self.config.deadlines,
             free_bytes=self.config.limits.free_bytes,
             directory=directory,
+            cases=self.config.storage / evidence.FOLDER,
             log=log,
             ledger=ledger,
         )

@@ -29,7 +29,6 @@ from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
 from secagg.parameters import RoundParameters
 from secagg.roster import Seat
-from services import evidence
 from services.clock import monotonic, utc_now
 from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
@@ -39,6 +38,7 @@ from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.standing import Standing
 from services.errors import StorageError
+from services.evidence import keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes
 from services.storage.blobs import FileVectorStore
@@ -80,6 +80,7 @@ class RunDriver:
         features: how many numeric features the task has, for a plan that standardizes.
         min_silos: connected silos to wait for before the first round.
         directory: holds the attempts' vectors.
+        cases: where evidence against silos is kept.
         free_bytes: that a round leaves free on the disk.
         ledger: of a run with a privacy plan.
     """
@@ -96,6 +97,7 @@ class RunDriver:
     store: CoordinatorStore
     deadlines: Deadlines
     directory: Path
+    cases: Path
     log: Logger
     free_bytes: int = 0
     ledger: RunLedger | None = None
@@ -300,10 +302,7 @@ class RunDriver:
         finally:
             running.cancel()
         if driver.server.evidence:
-            folder = self.directory / evidence.FOLDER
-            await asyncio.to_thread(
-                evidence.keep_evidence, folder, driver.server.evidence, self.log
-            )
+            await asyncio.to_thread(keep_evidence, self.cases, driver.server.evidence, self.log)
         self.cohorts.refusals.update(
             {
                 seat: driver.refusals[seat]
@@ -313,6 +312,7 @@ class RunDriver:
         )
         match outcome:
             case Finished():
+                self.attempts.show(driver)
                 await self._commit(training, driver, outcome)
             case Aborted():
                 await self._give_up(training, driver, outcome)

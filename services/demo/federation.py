@@ -151,7 +151,9 @@ class LocalFederation:
         """Where a holder keeps its runs."""
         return self.home / name / "storage"
 
-    def start_coordinator(self, *, wait: bool = True, fault: str = "") -> Child:
+    def start_coordinator(
+        self, *, wait: bool = True, fault: str = "", module: str = "services.cli"
+    ) -> Child:
         """Start the coordinator; waits until it listens, or lets silos start meanwhile."""
         lines = [
             f'listen = "{self.address}"',
@@ -166,7 +168,7 @@ class LocalFederation:
         ]
         path = self._write("coordinator.toml", lines)
         arguments = ["coordinator", "serve", "--config", str(path)]
-        child = self._spawn(COORDINATOR, arguments, fault=fault)
+        child = self._spawn(COORDINATOR, arguments, fault=fault, module=module)
         if wait:
             child.wait_for("listening")
         self._write(

@@ -18,6 +18,7 @@ from secagg.messages import (
     STATE,
     Advertise,
     MaskedInput,
+    Result,
     RoundOpen,
     ServerMessage,
     Share,
@@ -64,6 +65,7 @@ class AttemptDriver:
     log: Logger
     open_message: RoundOpen | None = None
     _handled: set[bytes] = field(default_factory=set)
+    _has_left: bool = False
 
     def has_handled(self, message: bytes) -> bool:
         """Whether this message came before; from now on it has.
@@ -92,6 +94,12 @@ class AttemptDriver:
         before = {Phase.ADVERTISE, Phase.SHARE, Phase.MASK}
         return not isinstance(self.round, SiloRound) or self.round.phase not in before
 
+    @property
+    def is_recomputing(self) -> bool:
+        """Whether this silo still waits to see parts of the sum."""
+        auditor = self.round.auditor if isinstance(self.round, SiloRound) else None
+        return auditor is not None and not auditor.is_done
+
     def state(self) -> bytes:
         """The round's state as it was received."""
         return b"".join(self.store.read(STATE, i) for i in range(self.store.chunks(STATE)))
@@ -116,8 +124,11 @@ class AttemptDriver:
             effects = await asyncio.to_thread(self.round.receive, message)
         except Exception:
             await self._say_farewell()
+            await self._recompute(message)
             raise
-        return await self.carry_out(effects)
+        outcome = await self.carry_out(effects)
+        await self._recompute(message)
+        return outcome
 
     async def carry_out(self, effects: Sequence[SiloEffect]) -> Outcome | None:
         """Do what the round asks; returns what is left for the caller to do."""
@@ -166,8 +177,18 @@ class AttemptDriver:
 
     async def _say_farewell(self) -> None:
         """Tell the coordinator why this silo leaves the attempt, if it may still say anything."""
-        if isinstance(self.round, SiloRound) and self.round.farewell is not None:
-            await self._send(self.round.farewell)
+        farewell = self.round.farewell if isinstance(self.round, SiloRound) else None
+        if farewell is not None and not self._has_left:
+            self._has_left = True
+            await self._send(farewell)
+
+    async def _recompute(self, message: ServerMessage) -> None:
+        """Ask to see an announced sum where ctx says so; a refused one most of all."""
+        if isinstance(self.round, SiloRound) and (auditor := self.round.auditor) is not None:
+            if isinstance(message, Result):
+                await self.carry_out(self.round.recompute())
+            elif auditor.is_done and auditor.evidence is None:
+                self.log.info("recomputed", chunks=len(auditor.verified))
 
     def _vector(self, name: str) -> VectorId:
         where = self.attempt

@@ -14,6 +14,7 @@ from services.clock import utc_now
 from services.config import RunConfig, SiloConfig, load_config
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError, ServiceError
+from services.evidence import FOLDER, SUFFIX
 from services.files import make_private_dir
 from services.plans import build_plan
 from services.security.credentials import Credentials, load_credentials, load_identity
@@ -53,6 +54,11 @@ def released_models(storage: Path) -> dict[str, Path]:
     """The model files of runs that have ended, by run."""
     found = sorted((storage / "runs").glob(f"*/{MODEL_FILE}"))
     return {path.parent.name: path for path in found}
+
+
+def evidence_files(storage: Path) -> list[Path]:
+    """Cases that this silo holds against others."""
+    return sorted((storage / FOLDER).glob(f"*{SUFFIX}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,8 @@ from services.wire.calls import (
 
 # One round runs while the next one exchanges keys and shares (SA1 spec 2.2, 1; check A2).
 MOST_OPEN_ROUNDS: Final = 2
+# Sums that wait to be recomputed; a coordinator that does not show one costs no more than this.
+_MOST_RECOMPUTED: Final = 8
 _Integers = Mapping[str, IntVector]
 
 
@@ -105,6 +107,7 @@ class SiloNode:
     metrics: SiloMetrics
     once: bool = False
     linger_s: float = 0.0
+    _accused: set[RunId] = field(default_factory=set)
     _leave_at: float | None = None
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
@@ -127,7 +130,7 @@ class SiloNode:
         stopped.add_done_callback(self._wake)
         poll: asyncio.Task[NextReply] | None = None
         try:
-            while self._ended is None and not self._may_leave(stop):
+            while not self._has_ended() and not self._may_leave(stop):
                 if poll is None:
                     poll = asyncio.create_task(self._ask())
                     poll.add_done_callback(self._wake)
@@ -145,6 +148,11 @@ class SiloNode:
             self._trainer.shutdown(wait=False, cancel_futures=True)
         return self._ended
 
+    def _has_ended(self) -> bool:
+        """Whether the one run is over, and its last sum recomputed where that is due."""
+        waits = any(driver.is_recomputing for driver in self._live.values())
+        return self._ended is not None and not (waits and self._lingers())
+
     def _may_leave(self, stop: asyncio.Event) -> bool:
         """Whether this process is told to stop and no round loses by it what it counts on.
 
@@ -152,13 +160,18 @@ class SiloNode:
         """
         if not stop.is_set():
             return False
+        lingers = self._lingers()
+        counted_on = any(one.has_submitted and not one.is_over for one in self._live.values())
+        is_needed = counted_on or self._training is not None
+        return not (is_needed and lingers)
+
+    def _lingers(self) -> bool:
+        """Whether this process, which is about to leave, may stay a while; nothing new begins."""
         if self._leave_at is None:
             self._leave_at = monotonic() + self.linger_s
             asyncio.get_running_loop().call_later(self.linger_s, self._wake, None)
             self.log.info("leaving", within_s=self.linger_s)
-        counted_on = any(one.has_submitted and not one.is_over for one in self._live.values())
-        is_needed = counted_on or self._training is not None
-        return not is_needed or monotonic() >= self._leave_at
+        return monotonic() < self._leave_at
 
     def _wake(self, _done: object) -> None:
         self._woken.set()
@@ -246,12 +259,27 @@ class SiloNode:
             raise
         finally:
             if isinstance(driver.round, SiloRound) and driver.round.evidence:
-                folder = self.directory.parent / evidence.FOLDER
                 await asyncio.to_thread(
-                    evidence.keep_evidence, folder, tuple(driver.round.evidence), driver.log
+                    evidence.keep_evidence, self._cases, tuple(driver.round.evidence), driver.log
                 )
+                await self._leave_run(attempt.run)
             if not driver.is_live:
                 driver.store.close()
+
+    @property
+    def _cases(self) -> Path:
+        return self.directory.parent / evidence.FOLDER
+
+    async def _leave_run(self, run: RunId) -> None:
+        """Contribute nothing more to a run whose coordinator is proven to lie."""
+        if run in self._accused:
+            return
+        self._accused.add(run)
+        for attempt, driver in list(self._live.items()):
+            if attempt.run == run and not driver.is_over:
+                await self._refuse(driver, CoordinatorAccusedError(run))
+                driver.store.close()
+                del self._live[attempt]
 
     async def _on_ledger(self, attempt: AttemptId, notice: LedgerNotice) -> None:
         """Take what the coordinator's privacy ledger has come to, and answer with its head."""
@@ -303,11 +331,17 @@ class SiloNode:
         for attempt, driver in list(self._live.items()):
             is_same = (attempt.run, attempt.round) == (opened.run, opened.round)
             is_stale = attempt.round < opened.round - 1 and not driver.has_submitted
+            is_recent = attempt.round > opened.round - _MOST_RECOMPUTED
+            if driver.is_recomputing and is_recent and attempt.run == opened.run:
+                continue
             if driver.is_over or is_same or is_stale or attempt.run != opened.run:
+                if driver.is_recomputing:
+                    driver.log.warning("not-recomputed", reason="the sum was not shown in time")
                 driver.store.close()
                 del self._live[attempt]
-        if len(self._live) >= MOST_OPEN_ROUNDS:
-            rounds = ", ".join(str(attempt) for attempt in sorted(self._live))
+        others = sorted(attempt for attempt, driver in self._live.items() if not driver.is_over)
+        if len(others) >= MOST_OPEN_ROUNDS:
+            rounds = ", ".join(map(str, others))
             raise ReplayError(f"{opened} was opened while {rounds} are open")
 
     def _begin(self, attempt: AttemptId) -> AttemptDriver:
@@ -353,6 +387,7 @@ class SiloNode:
     async def _admit(self, message: RoundOpen) -> None:
         """Check the plan and the data; a refusal is told to the coordinator by its code."""
         try:
+            await asyncio.to_thread(self._check_coordinator, message.parameters.run)
             await asyncio.to_thread(self.learner.admit, message)
         except LearningError as error:
             refusal = Refusal(
@@ -363,6 +398,11 @@ class SiloNode:
             )
             await self._submit(message.parameters.attempt_id, signed(refusal, self.identity))
             raise
+
+    def _check_coordinator(self, run: RunId) -> None:
+        if run in self._accused or evidence.accuses_coordinator(self._cases, run):
+            self._accused.add(run)
+            raise CoordinatorAccusedError(run)
 
     async def _follow(self, driver: AttemptDriver, outcome: Outcome | None) -> None:
         match outcome:
@@ -446,7 +486,7 @@ class SiloNode:
             return
         log = self.log.bind(run=envelope.run.hex)
         log.info("run-ended", state=envelope.state.value, reason=envelope.reason)
-        if envelope.round > 0:
+        if envelope.round > 0 and envelope.run not in self._accused:
             state = self.learner.own_state(envelope.run, envelope.round)
             is_own = state is not None
             if state is None:
@@ -498,6 +538,16 @@ class SiloNode:
         for folder in self.directory.iterdir():
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+class CoordinatorAccusedError(LearningError):
+    """This silo holds evidence against the coordinator."""
+
+    def __init__(self, run: RunId) -> None:
+        super().__init__(
+            f"this silo holds evidence that the coordinator lied in run {run}; it takes no part "
+            "in it any more"
+        )
 
 
 def _told(error: BaseException) -> str:

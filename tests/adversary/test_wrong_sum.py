@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from secagg import canonical, messages, server, vectors
-from secagg.effects import SendTo
+from secagg.effects import Broadcast, SendTo
 from secagg.errors import (
     BadDisclosureError,
     EvidenceError,
@@ -425,6 +425,34 @@ def test_a_silo_that_lies_to_the_auditors() -> None:
     assert [serve.deadline] == [None]
     with pytest.raises(WrongPhaseError, match="not any more"):
         serve.receive(5, request, 1201.0)
+
+
+def test_nonces_are_awaited_of_those_that_are_there() -> None:
+    """A silo that refuses the sum wants to see it all the more; one that is gone stops nobody."""
+    nonces: list[RecomputeNonce] = []
+
+    def hold(_seat: int, message: Message) -> Message | None:
+        if isinstance(message, RecomputeNonce):
+            nonces.append(message)
+            return None
+        return message
+
+    harness, _ = _round(to_server=hold)
+    serve, ctx = harness.server, harness.server.parameters.ctx()
+    assert (serve.is_shown, serve.awaited()) == (True, SEATS)
+    assert serve.lost(4, 0.0) == []  # before anybody has asked to see it
+    for message in nonces[:2]:
+        serve.receive(message.seat, message, 0.0)
+    refusal = messages.Refusal(ctx=ctx, seat=3, code="A9_FORGED_SUM", reason="tags")
+    assert serve.receive(3, messages.signed(refusal, FEDERATION.identities[3]), 0.0) == []
+    assert serve.awaited() == (3, 5)
+    assert serve.receive(3, nonces[2], 0.0) == []
+    disclosed, _ = serve.lost(5, 1.0)
+    assert isinstance(disclosed, Broadcast)
+    assert disclosed.seats == (1, 2, 3)
+    assert serve.lost(1, 2.0) == []
+    serve.expire(700.0)
+    assert (serve.is_shown, serve.awaited()) == (False, ())
 
 
 def test_recomputing_is_off_by_default() -> None:

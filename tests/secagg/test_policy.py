@@ -44,6 +44,9 @@ def vectors(*weights: tuple[int, ...]) -> dict[str, Any]:
         ({"n_orgs": 0}, "n_orgs at least 1"),
         ({"ledger_window": -1}, r"ledger_window must be in \[0, 64\]"),
         ({"ledger_window": 65}, "ledger_window"),
+        ({"min_redundancy": 1}, "expected 0 <= min_redundancy <= max_redundancy"),
+        ({"min_redundancy": -1}, "got -1, 0 and 1"),
+        ({"own_chunks": -1}, "own_chunks >= 0"),
     ],
 )
 def test_a_policy_that_protects_nothing(changes: dict[str, Any], words: str) -> None:
@@ -76,6 +79,7 @@ def test_who_may_collude_depends_on_the_roster_alone(silos: int, expected: int) 
         ({"privacy_plans": frozenset({privacy_plan_hash(b"plan")})}, {}, "privacy_plans"),
         ({"max_redundancy": 2}, {"redundancy": 3}, "max_redundancy: expected at most 2"),
         ({}, {"redundancy": 1}, "max_redundancy: expected at most 0"),
+        ({"max_redundancy": 2, "min_redundancy": 1}, {}, "min_redundancy: expected at least 1"),
         ({}, vectors((1,) * 7), "coefficients: expected one common vector"),
         (
             {},
@@ -105,7 +109,7 @@ def test_a_coordinator_that_asks_for_less(
         ({"suites": frozenset({3})}, {"suite": 3}),
         ({"max_value_bits": 16, "max_ring_bits": 19}, {}),
         ({"privacy_plans": frozenset({privacy_plan_hash(b"plan")})}, {"dp": b"plan"}),
-        ({"max_redundancy": 2}, {"redundancy": 2}),
+        ({"max_redundancy": 2, "min_redundancy": 2}, {"redundancy": 2}),
         ({"public_coefficients": True}, vectors((1,) * 7, (4,) * 7)),
     ],
 )

@@ -158,9 +158,8 @@ def test_the_policy_reaches_the_protocol() -> None:
 
 
 def test_every_rule_of_the_protocols_policy_has_its_key() -> None:
-    """The same names and the same defaults, but for what silos' drivers do not offer yet."""
-    rules = {item.name for item in fields(SiloPolicy)} - {"max_redundancy", "own_chunks"}
-    assert set(Policy.model_fields) == rules
+    """The same names and the same defaults."""
+    assert set(Policy.model_fields) == {item.name for item in fields(SiloPolicy)}
     assert Policy().silo_policy() == SiloPolicy()
 
 
@@ -186,6 +185,9 @@ def test_each_rule_reaches_the_protocol() -> None:
     public_coefficients = true
     ledger_window = 9
     ledger_min_change = 2
+    max_redundancy = 3
+    min_redundancy = 2
+    own_chunks = 4
     """
     policy = parse_silo(SILO + text).policy.silo_policy()
     default = SiloPolicy()

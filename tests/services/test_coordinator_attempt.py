@@ -6,16 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from secagg import phases
 from secagg.effects import Aborted, Finished, Send, TrainingWanted
 from secagg.journal import SiloHistory
-from secagg.messages import MASKED, MaskedInput, RoundOpen, ServerMessage, decode_message, plan_hash
+from secagg.messages import (
+    MASKED,
+    MaskedInput,
+    Result,
+    RoundOpen,
+    ServerMessage,
+    decode_message,
+    plan_hash,
+)
 from secagg.parameters import RoundParameters, VectorSpec, bulk, meta
 from secagg.policy import SiloPolicy
 from secagg.server import PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 from secagg.testing import Federation, MemoryStore, SeededRng, make_federation, make_parameters
 from services.coordinator.attempt import AttemptDriver
-from services.coordinator.logbook import Logbook
+from services.coordinator.logbook import Event, Logbook
 from services.coordinator.mailbox import Mailbox
 from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
 from services.observe.logs import get_logger
@@ -33,13 +42,15 @@ QUICK = PhaseDeadlines(advertise_s=20, share_s=20, mask_s=20, survivors_s=20, un
 class Attempt:
     """One attempt at the coordinator and its silos."""
 
-    def __init__(self, folder: Path, *, silent: frozenset[int] = frozenset()) -> None:
+    def __init__(self, folder: Path, *, silent: set[int] | None = None, shown: int = 0) -> None:
+        self.silent = silent or set()
         self.federation: Federation = make_federation(5)
         self.parameters: RoundParameters = make_parameters(
-            self.federation.roster, SPEC, training_plan=plan_hash(PLAN)
+            self.federation.roster, SPEC, training_plan=plan_hash(PLAN), redundancy=shown
         )
         store = FileVectorStore(folder)
         store.write("state", 0, b"the state")
+        self.verified: dict[int, int] = {}
         self.mailboxes = {seat: Mailbox() for seat in SEATS}
         self.driver = AttemptDriver(
             server=ServerRound(
@@ -55,7 +66,7 @@ class Attempt:
             store=store,
             logbook=Logbook(folder),
             incarnations=dict.fromkeys(SEATS, b"first"),
-            silent=lambda: silent,
+            silent=lambda: frozenset(self.silent),
             changed=lambda: None,
             log=get_logger("test"),
         )
@@ -66,7 +77,7 @@ class Attempt:
             seat=seat,
             identity=self.federation.identities[seat],
             roster=self.federation.roster,
-            policy=SiloPolicy(),
+            policy=SiloPolicy(max_redundancy=2),
             history=SiloHistory(),
             store=store or MemoryStore(),
             rng=SeededRng(f"{seat}{seed}"),
@@ -96,8 +107,8 @@ class Attempt:
             assert await self.driver.put_chunk(seat, chunk) == index + 1
             assert await self.driver.put_chunk(seat, chunk) == index + 1, "a repeat is fine"
 
-    async def play(self, seat: int) -> None:
-        """Be the silo, making every call twice, until its sum is checked."""
+    async def play(self, seat: int, *, looks: bool = False) -> None:
+        """Be the silo, making every call twice, until its sum is checked, or recomputed."""
         store, after = MemoryStore(), 0
         silo = self.silo(seat, store=store)
         while True:
@@ -110,14 +121,18 @@ class Attempt:
                 effects = silo.contribute(
                     {"update": np.full(10, seat, dtype=np.int64), "count": np.array([2**seat])}
                 )
+            if isinstance(message, Result):
+                effects = silo.recompute() if looks else []
             for effect in effects:
-                if isinstance(effect, Finished):
-                    return
                 if isinstance(effect, Send):
                     if isinstance(effect.message, MaskedInput):
                         await self.upload(seat, store)
                     await self.driver.submit(seat, effect.message.encode())
                     await self.driver.submit(seat, effect.message.encode())
+            if silo.auditor is not None and silo.auditor.is_done:
+                self.verified[seat] = len(silo.auditor.verified)
+            if silo.phase is phases.Phase.CLOSED and (seat in self.verified or not looks):
+                return
 
 
 def test_an_attempt_ends_with_the_exact_sum(tmp_path: Path) -> None:
@@ -144,7 +159,7 @@ def test_a_silent_silo_is_not_waited_for(tmp_path: Path) -> None:
     """Seat 5 never answers: the phase ends when it has been silent, not at its deadline."""
 
     async def go() -> None:
-        attempt = Attempt(tmp_path, silent=frozenset({5}))
+        attempt = Attempt(tmp_path, silent={5})
         async with asyncio.TaskGroup() as group:
             outcome = group.create_task(attempt.driver.run())
             for seat in (1, 2, 3, 4):
@@ -153,6 +168,44 @@ def test_a_silent_silo_is_not_waited_for(tmp_path: Path) -> None:
         assert isinstance(ended, Finished)
         assert ended.aggregate.survivors == (1, 2, 3, 4)
         assert attempt.driver.absent() == (5,)
+
+    asyncio.run(go())
+
+
+def test_a_sum_is_shown_beside_what_comes_next(tmp_path: Path) -> None:
+    """Nobody waits for a silo that is gone by then; a restart knows nothing of it."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path, shown=2)
+        async with asyncio.TaskGroup() as group:
+            outcome = group.create_task(attempt.driver.run())
+            playing = [group.create_task(attempt.play(seat, looks=seat < 5)) for seat in SEATS]
+            await outcome
+            attempt.silent.add(5)
+            showing = group.create_task(attempt.driver.show(20.0))
+            await asyncio.gather(*playing)
+            assert attempt.driver.is_shown
+            showing.cancel()
+        assert attempt.verified.keys() == {1, 2, 3, 4}
+        assert sum(attempt.verified.values()) >= 2 * len(attempt.parameters.wire_spec.chunks)
+        attempt.driver.close()
+        told = [entry.event for entry in Logbook(tmp_path).found]
+        assert told[-1] is Event.RESULT
+
+    asyncio.run(go())
+
+
+def test_a_sum_that_nobody_wants_to_see_is_put_away(tmp_path: Path) -> None:
+    """Then its files may go."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path, shown=2)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(attempt.driver.run())
+            for seat in SEATS:
+                group.create_task(attempt.play(seat))
+        await attempt.driver.show(0.0)
+        assert not attempt.driver.is_shown
 
     asyncio.run(go())
 
