@@ -107,6 +107,13 @@ class Attempt:
             assert await self.driver.put_chunk(seat, chunk) == index + 1
             assert await self.driver.put_chunk(seat, chunk) == index + 1, "a repeat is fine"
 
+    async def send(self, seat: int, effect: Send, store: MemoryStore) -> None:
+        """Put a silo's vector, if the message speaks of one, and submit the message, twice."""
+        if isinstance(effect.message, MaskedInput):
+            await self.upload(seat, store)
+        await self.driver.submit(seat, effect.message.encode())
+        await self.driver.submit(seat, effect.message.encode())
+
     async def play(self, seat: int, *, looks: bool = False) -> None:
         """Be the silo, making every call twice, until its sum is checked, or recomputed."""
         store, after = MemoryStore(), 0
@@ -125,10 +132,7 @@ class Attempt:
                 effects = silo.recompute() if looks else []
             for effect in effects:
                 if isinstance(effect, Send):
-                    if isinstance(effect.message, MaskedInput):
-                        await self.upload(seat, store)
-                    await self.driver.submit(seat, effect.message.encode())
-                    await self.driver.submit(seat, effect.message.encode())
+                    await self.send(seat, effect, store)
             if silo.auditor is not None and silo.auditor.is_done:
                 self.verified[seat] = len(silo.auditor.verified)
             if silo.phase is phases.Phase.CLOSED and (seat in self.verified or not looks):
