@@ -1,118 +1,195 @@
-"""One table becomes several unequal, label- and feature-skewed silos, by a rule anyone can repeat.
+"""One table becomes the rows of many silos, by the rules that experiments in the field use.
 
-The rule, for the demo and for experiments:
-
-1. Sizes. Silo k is due the fraction f_k of the rows.
-2. Labels. Silo k draws a tilt t_k, one of the numbers evenly spaced over [−1, 1], dealt by the
-   seed. Its affinity to class c is exp(label_tilt · t_k · u_c), where u_c runs evenly from −1 for
-   the first class to 1 for the last. The table of affinities is scaled, rows and columns in turn,
-   until rows sum to the sizes and columns to the class counts; rounded by largest remainders, it
-   says how many rows of each class every silo gets. A silo short of `minimum_per_class` takes the
-   rest from the silo that has most rows of that class.
-3. Feature. Within a class, rows are put in the order of the named feature's rank plus seeded noise,
-   and dealt to the silos in consecutive bands, the first silo lowest. The noise is `feature_noise`
-   times a standard normal, in units of the class's row count: 0 cuts clean bands, 1 and more leaves
-   little skew.
+Every rule deals by a seed alone, and no row to two silos. The demo's own rule, with skewed features
+beside skewed labels, is in fl.skew.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl import fields
 from fl.errors import DataError
 from fl.seeding import generator
 
-# Positive tables converge geometrically; at the largest tilt that is allowed the rest is below a
-# row.
-_SCALING_PASSES = 200
+Rows = NDArray[np.int64]
+Labels = NDArray[np.floating] | NDArray[np.integer]
+
+_MAX_SILOS: Final = 10_000
+
+
+class PartitionKind(StrEnum):
+    """The rules."""
+
+    IID = "iid"
+    SIMILARITY = "similarity"
+    SHARDS = "shards"
+    DIRICHLET = "dirichlet"
+    QUANTITY = "quantity"
+    COLUMN = "column"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkewRule:
-    """How unequal the silos shall be; the defaults are the demo's five hospitals.
+class PartitionRule:
+    """A rule with its settings; those of other rules are not looked at.
 
-    Args:
-        fractions: of the rows, one for each silo, positive, summing to 1.
-        label_tilt: 0 gives every silo the table's class shares; at 1 two classes' odds differ by up
-            to e⁴ between the outermost silos.
-        feature_noise: 0 or more; see the rule.
-        minimum_per_class: every silo gets at least so many rows of every class.
+    Attributes:
+        kind: which rule.
+        silos: how many; a column has as many silos as values.
+        similarity: of "similarity", the share of a silo's rows that is dealt at random.
+        shards: of "shards", how many of one label a silo gets.
+        alpha: of "dirichlet" and "quantity"; small is skewed.
+        least: of these two, the fewest rows of a silo.
     """
 
-    fractions: tuple[float, ...] = (0.36, 0.25, 0.18, 0.12, 0.09)
-    label_tilt: float = 0.8
-    feature_noise: float = 0.3
-    minimum_per_class: int = 5
+    kind: PartitionKind = PartitionKind.IID
+    silos: int = 10
+    similarity: float = 0.0
+    shards: int = 2
+    alpha: float = 0.5
+    least: int = 1
 
     def __post_init__(self) -> None:
-        if not self.fractions or not all(fraction > 0 for fraction in self.fractions):
-            raise DataError(f"fractions must be above 0, got {self.fractions}")
-        if not math.isclose(math.fsum(self.fractions), 1.0, abs_tol=1e-9):
-            raise DataError(f"fractions must sum to 1, got {math.fsum(self.fractions)}")
-        if not (math.isfinite(self.label_tilt) and abs(self.label_tilt) <= 10):
-            raise DataError(f"label_tilt must lie within ±10, got {self.label_tilt}")
-        if not (math.isfinite(self.feature_noise) and self.feature_noise >= 0):
-            raise DataError(f"feature_noise must be 0 or more, got {self.feature_noise}")
-        if self.minimum_per_class < 0:
-            raise DataError(f"minimum_per_class must be 0 or more, got {self.minimum_per_class}")
+        """Refuse values out of range."""
+        fields.whole("partition.silos", self.silos, 1, _MAX_SILOS)
+        fields.whole("partition.shards", self.shards, 1, _MAX_SILOS)
+        fields.whole("partition.least", self.least, 0, 2**31)
+        fields.positive("partition.alpha", self.alpha)
+        if not 0 <= self.similarity <= 1:
+            fields.refuse("partition.similarity", "a share in [0, 1]", self.similarity)
+
+    def rows(self, labels: Labels, seed: int, column: Sequence[str] = ()) -> list[Rows]:
+        """Return each silo's rows.
+
+        Args:
+            labels: of all rows.
+            seed: of the draw.
+            column: of "column", the rows' values.
+
+        Raises:
+            DataError: there are too few rows.
+        """
+        match self.kind:
+            case PartitionKind.IID:
+                return by_chance(len(labels), self.silos, seed)
+            case PartitionKind.SIMILARITY:
+                return by_similarity(labels, self.silos, self.similarity, seed)
+            case PartitionKind.SHARDS:
+                return by_shards(labels, self.silos, self.shards, seed)
+            case PartitionKind.DIRICHLET:
+                return by_dirichlet(labels, self.silos, self.alpha, seed, least=self.least)
+            case PartitionKind.QUANTITY:
+                return by_quantity(len(labels), self.silos, self.alpha, seed, least=self.least)
+            case PartitionKind.COLUMN:
+                return list(by_column(column).values())
 
 
-def partition(
-    labels: NDArray[np.int64], feature: NDArray[np.float64], *, rule: SkewRule, seed: int
-) -> tuple[NDArray[np.int64], ...]:
-    """Split rows into silos by the module's rule.
+def by_chance(rows: int, silos: int, seed: int) -> list[Rows]:
+    """Return silos of independent and identically distributed rows; sizes differ by one at most."""
+    _require(rows, silos)
+    return np.array_split(generator(seed, "chance").permutation(rows), silos)
+
+
+def by_similarity(labels: Labels, silos: int, share: float, seed: int) -> list[Rows]:
+    """Return each silo's rows: a share of them at random, the rest in the order of their labels.
 
     Args:
-        labels: (rows,), from 0 to the number of classes − 1, each occurring.
-        feature: (rows,), finite; the column on which the silos shall differ.
-        rule: sizes and skews.
-        seed: the same seed, the same split.
+        labels: of all rows.
+        silos: how many; rows that do not divide evenly are left out.
+        share: in [0, 1]; 1 is independent and identically distributed.
+        seed: of the draw.
 
-    Returns:
-        for each silo its row numbers, ascending; every row is in exactly one silo.
-
-    Raises:
-        DataError: the shapes differ, a class is absent, or has too few rows for the minimum.
+    Source: Karimireddy et al. 2020, section 7 (after Hsu et al. 2019).
     """
-    if labels.shape != feature.shape or labels.ndim != 1 or not np.isfinite(feature).all():
-        raise DataError(
-            f"labels and feature must be finite vectors of one length, got shapes {labels.shape}"
-            f" and {feature.shape}"
-        )
-    counts = np.bincount(labels)
-    needed = max(1, rule.minimum_per_class * len(rule.fractions))
-    if len(counts) < 2 or (counts < needed).any():
-        raise DataError(f"each of two or more classes needs {needed} rows; lower minimum_per_class")
-    quotas = _quotas(counts, rule, seed)
-    silos: list[list[NDArray[np.int64]]] = [[] for _ in rule.fractions]
-    for label, count in enumerate(counts):
-        rows = np.flatnonzero(labels == label)
-        rank = np.argsort(np.argsort(feature[rows], kind="stable"), kind="stable")
-        noise = generator(seed, "partition", "feature", label).standard_normal(count)
-        order = np.argsort(rank + rule.feature_noise * count * noise, kind="stable")
-        bands = np.split(rows[order], np.cumsum(quotas[:-1, label]))
-        for silo, band in zip(silos, bands, strict=True):
-            silo.append(band)
-    return tuple(np.sort(np.concatenate(bands)) for bands in silos)
+    _require(len(labels), silos)
+    size = len(labels) // silos
+    order = generator(seed, "similarity").permutation(len(labels))[: size * silos]
+    alike = round(share * size)
+    mixed, rest = order[: alike * silos], order[alike * silos :]
+    rest = rest[np.argsort(labels[rest], kind="stable")]
+    pairs = zip(mixed.reshape(silos, alike), rest.reshape(silos, size - alike), strict=True)
+    return [np.concatenate(pair) for pair in pairs]
 
 
-def _quotas(counts: NDArray[np.int64], rule: SkewRule, seed: int) -> NDArray[np.int64]:
-    """(silos, classes): how many rows of each class every silo gets; columns sum to `counts`."""
-    silos, classes = len(rule.fractions), len(counts)
-    tilts = generator(seed, "partition", "labels").permutation(np.linspace(-1, 1, silos))
-    table = np.exp(rule.label_tilt * np.outer(tilts, np.linspace(-1, 1, classes)))
-    sizes = np.array(rule.fractions) * counts.sum()
-    for _ in range(_SCALING_PASSES):
-        table *= (sizes / table.sum(axis=1))[:, None]
-        table *= counts / table.sum(axis=0)
-    quotas: NDArray[np.int64] = np.floor(table).astype(np.int64)
-    for label in range(classes):
-        column = quotas[:, label]
-        short = int(counts[label] - column.sum())
-        column[np.argsort(column - table[:, label], kind="stable")[:short]] += 1
-        while (poorest := int(column.argmin())) >= 0 and column[poorest] < rule.minimum_per_class:
-            column[int(column.argmax())] -= 1
-            column[poorest] += 1
-    return quotas
+def by_shards(labels: Labels, silos: int, shards_each: int, seed: int) -> list[Rows]:
+    """Return each silo's rows: some shards of the table sorted by label, dealt at random.
+
+    Rows that do not divide evenly are left out.
+
+    Source: McMahan et al. 2017, section 3 (200 shards of 300 rows, two to a silo).
+    """
+    count = silos * shards_each
+    _require(len(labels), count)
+    size = len(labels) // count
+    shards = np.argsort(labels, kind="stable")[: count * size].reshape(count, size)
+    dealt = generator(seed, "shards").permutation(count).reshape(silos, shards_each)
+    return [shards[own].reshape(-1) for own in dealt]
+
+
+def by_dirichlet(
+    labels: Labels, silos: int, alpha: float, seed: int, *, least: int = 1
+) -> list[Rows]:
+    """Return silos whose shares of each label are drawn from a Dirichlet distribution.
+
+    Args:
+        labels: of all rows.
+        silos: how many.
+        alpha: of all shares; 100 is nearly alike, 0.1 leaves a silo one or two labels.
+        seed: of the draw.
+        least: rows of a silo; who has fewer takes them from the largest.
+
+    Source: Hsu et al. 2019; Li et al. 2022 (NIID-Bench), which draws again instead of `least`.
+    """
+    _require(len(labels), silos * max(least, 1))
+    parts: list[list[Rows]] = [[] for _ in range(silos)]
+    for place, label in enumerate(np.unique(labels)):
+        draws = generator(seed, "dirichlet", place)
+        rows = draws.permutation(np.flatnonzero(labels == label))
+        for part, own in zip(parts, _cut(rows, draws.dirichlet([alpha] * silos)), strict=True):
+            part.append(own)
+    return _filled([np.concatenate(part) for part in parts], least)
+
+
+def by_quantity(rows: int, silos: int, alpha: float, seed: int, *, least: int = 1) -> list[Rows]:
+    """Return silos alike in kind, whose sizes are drawn from a Dirichlet distribution.
+
+    Source: Li et al. 2022 (NIID-Bench), quantity skew.
+    """
+    _require(rows, silos * max(least, 1))
+    draws = generator(seed, "quantity")
+    order = draws.permutation(rows)
+    return _filled(_cut(order, draws.dirichlet([alpha] * silos)), least)
+
+
+def by_column(values: Sequence[str]) -> dict[str, Rows]:
+    """Return the rows of each value, in the values' order: natural silos, such as hospitals."""
+    column = np.array(values, dtype=np.str_)
+    return {str(one): np.flatnonzero(column == one) for one in np.unique(column)}
+
+
+def _cut(rows: Rows, shares: NDArray[np.float64]) -> list[Rows]:
+    """Return consecutive parts of these shares."""
+    ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+    return np.split(rows, ends)
+
+
+def _filled(silos: list[Rows], least: int) -> list[Rows]:
+    """Let small silos take rows from whichever is the largest then."""
+    for place in range(len(silos)):
+        while len(silos[place]) < least:
+            largest = max(range(len(silos)), key=lambda one: len(silos[one]))
+            short = least - len(silos[place])
+            spare = max((len(silos[largest]) - least) // 2, 1)
+            taken = min(short, spare)
+            silos[place] = np.concatenate([silos[place], silos[largest][-taken:]])
+            silos[largest] = silos[largest][:-taken]
+    return silos
+
+
+def _require(rows: int, needed: int) -> None:
+    if rows < needed:
+        raise DataError(f"this partition needs at least {needed} rows, the table has {rows}")

@@ -563,6 +563,31 @@ class Recompute(_Settings):
     redundancy: Annotated[int, Field(ge=0, le=200)] = 0
 
 
+class Simulation(_Settings):
+    """How `secagg simulate` deals one table to silos; real runs have no use for it.
+
+    Attributes:
+        silos, partition, similarity, shards, alpha, least: see fl.partition.
+        column: with "column": of the table; each of its values is a silo.
+        colluding: silos that the policies assume to collude; a third by default.
+    """
+
+    silos: Annotated[int, Field(ge=3, le=1000)] = 10
+    partition: Literal["iid", "similarity", "shards", "dirichlet", "quantity", "column"] = "iid"
+    similarity: Annotated[float, Field(ge=0, le=1)] = 0.0
+    shards: Annotated[int, Field(ge=1, le=1000)] = 2
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    least: Annotated[int, Field(ge=0)] = 1
+    column: Annotated[str, Field(min_length=1)] | None = None
+    colluding: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_column(self) -> "Simulation":
+        if (self.partition == "column") != (self.column is not None):
+            raise ValueError('column exactly if partition = "column"')
+        return self
+
+
 class RunConfig(_Settings):
     """run.toml: one run, as a data scientist writes it."""
 
@@ -575,6 +600,7 @@ class RunConfig(_Settings):
     encoding: Encoding = Encoding()
     recompute: Recompute = Recompute()
     privacy: Privacy | None = None
+    simulation: Simulation | None = None
 
     @model_validator(mode="after")
     def _check_recompute(self) -> "RunConfig":

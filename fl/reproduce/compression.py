@@ -11,13 +11,13 @@ from functools import partial
 from typing import Final
 
 from fl.compression import CompressionPlan
+from fl.partition import by_similarity
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.datasets import Split, images
 from fl.reproduce.images import TWO_LAYERS, accuracy_on, silos_of
 from fl.reproduce.report import Claim, Curve, Line, Plot, Report, Spread, Table
 from fl.reproduce.runs import Mode, followed
 from fl.reproduce.session import Figures, Session, number, series
-from fl.reproduce.splits import by_similarity
 
 SECONDS: Final = {False: 800.0, True: 50.0}
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from fl.partition import by_similarity
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.datasets import Split, images, tcga
 from fl.reproduce.flamby import TCGA_ROUNDS, tcga_score
@@ -18,7 +19,6 @@ from fl.reproduce.images import SOFTMAX, accuracy_on, silos_of
 from fl.reproduce.report import Claim, Curve, Line, Plot, Report, Spread, Table
 from fl.reproduce.runs import Mode, followed
 from fl.reproduce.session import Session, number, series
-from fl.reproduce.splits import by_similarity
 from fl.seeding import generator
 from fl.simulation import Dropouts
 from secagg.canonical import digest, text

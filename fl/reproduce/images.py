@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from fl.partition import Rows
 from fl.ports import NamedTensors
 from fl.reproduce.arraytask import ArrayTask
 from fl.reproduce.datasets import Split
 from fl.reproduce.objectives import Dense
-from fl.reproduce.splits import Rows
 
 SOFTMAX = Dense(sizes=(784, 10))
 TWO_LAYERS = Dense(sizes=(784, 200, 200, 10))  # McMahan's 2NN, 199,210 parameters

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final
 
 from fl.participation import ParticipationPlan
+from fl.partition import Rows, by_shards, by_similarity
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.datasets import Split, images
 from fl.reproduce.images import TWO_LAYERS, accuracy_on, silos_of
 from fl.reproduce.report import Claim, Curve, Line, Plot, Report, Spread, Table
 from fl.reproduce.runs import Mode, followed, rounds_to
 from fl.reproduce.session import Figures, Session, series
-from fl.reproduce.splits import Rows, by_shards, by_similarity
 from secagg.canonical import digest, u64
 
 SECONDS: Final = {False: 5400.0, True: 60.0}

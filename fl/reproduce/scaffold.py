@@ -12,13 +12,13 @@ from functools import partial
 from typing import Final
 
 from fl.participation import ParticipationPlan
+from fl.partition import by_similarity
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.datasets import Split, images
 from fl.reproduce.images import SOFTMAX, accuracy_on, silos_of
 from fl.reproduce.report import Claim, Curve, Line, Plot, Report, Spread, Table
 from fl.reproduce.runs import Mode, followed, rounds_to
 from fl.reproduce.session import Figures, Session, series
-from fl.reproduce.splits import by_similarity
 
 SECONDS: Final = {False: 700.0, True: 40.0}
 

@@ -1,5 +1,6 @@
 """`secagg simulate` and `secagg demo`: a whole federation on one machine."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +11,15 @@ from services.cli.options import AsJson, Config, show
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
     from fl.ports import LocalTask
+    from fl.schema import Table
+    from services.config import RunConfig, Simulation
 
 
 def simulate(
     config: Config,
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", help="One CSV file a silo, for the built-in task."),
+        typer.Option("--data", help="One CSV file a silo, or one that [simulation] deals out."),
     ] = None,
     silos: Annotated[
         int, typer.Option("--silos", help="How many silos, for an own task.", min=3)
@@ -28,26 +31,50 @@ def simulate(
 ) -> None:
     """Run a training plan over silos in this process, with the very objects of a real run.
 
-    An own task's factory gets the setting `silo`, from 1 on, beside the plan's.
+    An own task's factory gets the setting `silo`, from 1 on, beside the plan's. With the settings'
+    table [simulation], one file is dealt to as many silos as it says.
     """
+    from contextlib import nullcontext
+
+    from rich.progress import Progress, TextColumn
+
+    from fl.plan import TABULAR
     from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
     from fl.simulation import simulate as run_simulation
     from services.config import RunConfig, load_config
     from services.plans import build_plan
 
-    count = len(data) if data else silos
-    plan = build_plan(load_config(config, RunConfig), max_silos=count)
-    tasks = _tasks(plan, data or [], count)
+    settings = load_config(config, RunConfig)
+    files, dealing = data or [], settings.simulation
+    tables = _dealt(settings, dealing, files) if dealing and settings.task.name == TABULAR else []
+    count = len(tables) or (dealing.silos if dealing else len(files) or silos)
+    plan = build_plan(settings, max_silos=count)
+    tasks = _tables(plan, tables) if tables else _tasks(plan, files, count)
+    # A bar where somebody looks, else one line a round.
+    is_seen = sys.stdout.isatty() and not as_json
+    bar = Progress(*Progress.get_default_columns(), TextColumn("{task.fields[loss]}"))
+    row = bar.add_task(plan.algorithm, total=plan.last_round, loss="", visible=is_seen)
 
     def tell(outcome: RoundReport | RoundFailure, _run: TrainingRun) -> None:
         if isinstance(outcome, RoundFailure):
             typer.echo(f"round {outcome.number} failed: {outcome.reason}", err=True)
-        elif not as_json:
-            loss = "" if outcome.loss is None else f", loss {outcome.loss:.6f}"
-            survivors = len(outcome.survivors)
-            typer.echo(f"round {outcome.number}/{plan.last_round}: {survivors} silos{loss}")
+            return
+        loss = "" if outcome.loss is None else f"loss {outcome.loss:.6f}"
+        bar.update(row, completed=outcome.number, loss=loss)
+        if not is_seen and not as_json:
+            survivors = f"{len(outcome.survivors)} silos"
+            shown = ", ".join(filter(None, (survivors, loss)))
+            typer.echo(f"round {outcome.number}/{plan.last_round}: {shown}")
 
-    result = run_simulation(plan, tasks, secure=not plain, seed=plan.seed, on_round=tell)
+    with bar if is_seen else nullcontext():
+        result = run_simulation(
+            plan,
+            tasks,
+            secure=not plain,
+            seed=plan.seed,
+            on_round=tell,
+            colluding=dealing.colluding if dealing else None,
+        )
     losses = [report.loss for report in result.reports if report.loss is not None]
     show(
         {"status": result.status.value, "reason": result.reason, "losses": losses},
@@ -79,6 +106,53 @@ def demo(
     from services.demo.main import run_demo
 
     raise typer.Exit(run_demo(output, rounds=rounds))
+
+
+def _dealt(settings: "RunConfig", dealing: "Simulation", files: list[Path]) -> "list[Table]":
+    """Read the one file and deal it to silos."""
+    from fl.csvfile import CsvFile
+    from fl.partition import PartitionKind, PartitionRule
+    from fl.schema import FeatureSchema
+    from services.errors import ConfigError
+
+    if len(files) != 1:
+        raise ConfigError(
+            f"[simulation] deals out one table: expected one --data, got {len(files)}",
+            hint="without [simulation], each file is a silo",
+        )
+    rule = PartitionRule(
+        kind=PartitionKind(dealing.partition),
+        silos=dealing.silos,
+        similarity=dealing.similarity,
+        shards=dealing.shards,
+        alpha=dealing.alpha,
+        least=dealing.least,
+    )
+    schema = FeatureSchema.parse(
+        {"features": list(settings.task.features), "target": settings.task.target}
+    )
+    table = schema.read_csv(files[0])
+    assert table.labels is not None  # read with its target
+    column: list[str] = []
+    if dealing.column is not None:
+        file = CsvFile.read(files[0])
+        if dealing.column not in file.header:
+            raise ConfigError(
+                f"simulation.column: {files[0]} has no column {dealing.column!r}",
+                hint=f"it has {', '.join(file.header)}",
+            )
+        column = [row[file.header[dealing.column]] for row in file.rows]
+    rows = rule.rows(table.labels, settings.run.seed, column)
+    return [table.take(own) for own in rows]
+
+
+def _tables(plan: "TrainingPlan", tables: "list[Table]") -> "dict[str, LocalTask]":
+    from fl.training.tabular import TabularTask
+
+    return {
+        f"silo-{place:03}": TabularTask(plan.task.settings, table)
+        for place, table in enumerate(tables, start=1)
+    }
 
 
 def _tasks(plan: "TrainingPlan", data: list[Path], silos: int) -> "dict[str, LocalTask]":

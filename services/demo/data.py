@@ -2,7 +2,7 @@
 
 569 patients, 30 measurements of cell nuclei, benign or malignant (Wolberg, Street and Mangasarian
 1995). A quarter, drawn by the seed, is kept by the demo as the test part; the rest goes to five
-unequal hospitals by the rule of `fl.partition`, skewed in labels and in the mean radius.
+unequal hospitals by the rule of `fl.skew`, skewed in labels and in the mean radius.
 """
 
 import csv
@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.partition import SkewRule, partition
 from fl.seeding import generator
+from fl.skew import SkewRule, skewed
 from services.errors import ServiceError
 
 HOSPITALS: Final = tuple(f"hospital-{letter}" for letter in "abcde")
@@ -70,7 +70,7 @@ def write_data(folder: Path, seed: int) -> DemoData:
     cut = round(_TEST_SHARE * len(labels))
     test, train = np.sort(order[:cut]), np.sort(order[cut:])
     feature = values[train, names.index(_SKEW_FEATURE)]
-    parts = partition(labels[train], feature, rule=SkewRule(), seed=seed)
+    parts = skewed(labels[train], feature, rule=SkewRule(), seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, rows: NDArray[np.int64]) -> Path:

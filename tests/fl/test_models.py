@@ -118,7 +118,8 @@ def test_nothing_a_coordinator_imports_needs_torch() -> None:
     """With torch made unimportable, models, schema, metrics and the tasks' modules still load."""
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "import fl.baselines, fl.metrics, fl.modelfile, fl.models, fl.partition, fl.schema\n"
+        "import fl.baselines, fl.metrics, fl.modelfile, fl.models, fl.partition\n"
+        "import fl.schema, fl.skew\n"
         "import fl.training, fl.training.custom, fl.training.tabular\n"
         f"start = fl.models.initial_parameters({MLP!r}, 1)\n"
         "print(sorted(start)[0])\n"

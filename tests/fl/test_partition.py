@@ -1,104 +1,110 @@
-"""The demo's split: nothing lost, unequal and skewed as the rule says, the same every time."""
+"""Every rule deals each row once, the same every time, and is as skewed as it says."""
 
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl.errors import DataError
-from fl.partition import SkewRule, partition
+from fl.errors import DataError, PlanError
+from fl.partition import PartitionKind, PartitionRule, by_column, by_dirichlet, by_quantity
 
-DRAWS = np.random.default_rng(3)
-LABELS = (DRAWS.random(569) < 0.37).astype(np.int64)
-FEATURE = DRAWS.normal(size=569) + LABELS
+DEALING_ALL = {PartitionKind.IID, PartitionKind.DIRICHLET, PartitionKind.QUANTITY}
 
 
 @given(
+    kind=st.sampled_from([kind for kind in PartitionKind if kind is not PartitionKind.COLUMN]),
+    silos=st.integers(1, 12),
+    rows=st.integers(60, 200),
+    classes=st.integers(1, 5),
+    alpha=st.floats(0.01, 100),
+    similarity=st.floats(0, 1),
+    shards=st.integers(1, 4),
+    least=st.integers(0, 5),
     seed=st.integers(0, 2**32),
-    fractions=st.lists(st.floats(0.05, 1), min_size=1, max_size=12),
-    tilt=st.floats(-10, 10),
-    noise=st.floats(0, 3),
-    classes=st.integers(2, 4),
 )
-def test_every_row_is_in_one_silo_and_every_silo_has_every_class(
-    seed: int, fractions: list[float], tilt: float, noise: float, classes: int
+def test_rows_are_dealt_once_and_by_the_seed(
+    kind: PartitionKind, silos: int, rows: int, classes: int, seed: int, **settings: Any
 ) -> None:
-    """Whatever the skew, nothing is lost or doubled and the minimum holds."""
-    rule = SkewRule(
-        fractions=tuple(fraction / sum(fractions) for fraction in fractions),
-        label_tilt=tilt,
-        feature_noise=noise,
-        minimum_per_class=4,
-    )
-    labels = np.arange(300) % classes
-    silos = partition(labels, FEATURE[:300], rule=rule, seed=seed)
-    assert np.sort(np.concatenate(silos)).tolist() == list(range(300))
-    for silo in silos:
-        assert np.bincount(labels[silo], minlength=classes).min() >= 4
+    """None twice; all of them, or as many as divide evenly; none of a silo's below the least."""
+    rule = PartitionRule(kind=kind, silos=silos, **settings)
+    labels = np.arange(rows) % classes
+    dealt = rule.rows(labels, seed)
+    assert len(dealt) == silos
+    every = np.concatenate(dealt).tolist()
+    assert len(set(every)) == len(every)
+    assert set(every) <= set(range(rows))
+    parts = silos * rule.shards if kind is PartitionKind.SHARDS else silos
+    assert len(every) == (rows if kind in DEALING_ALL else rows - rows % parts)
+    if kind in (PartitionKind.DIRICHLET, PartitionKind.QUANTITY):
+        assert min(map(len, dealt)) >= rule.least
+    again = rule.rows(labels, seed)
+    assert [one.tolist() for one in again] == [one.tolist() for one in dealt]
 
 
-def test_the_demo_has_five_clearly_unequal_hospitals() -> None:
-    """Sizes follow the fractions, label shares spread, the feature rises from silo to silo."""
-    silos = partition(LABELS, FEATURE, rule=SkewRule(), seed=1)
-    sizes = [len(silo) for silo in silos]
-    assert np.allclose(sizes, np.array(SkewRule().fractions) * 569, atol=5)  # the minimum fills up
-    shares = sorted(LABELS[silo].mean() for silo in silos)
-    assert shares[-1] - shares[0] > 0.3
-    within = [[FEATURE[silo][LABELS[silo] == label].mean() for silo in silos] for label in (0, 1)]
-    assert all(means[-1] - means[0] > 0.5 for means in within)
+@given(values=st.lists(st.sampled_from(["north", "south", "east"]), min_size=1, max_size=30))
+def test_a_column_gives_a_silo_for_each_value(values: list[str]) -> None:
+    """In the values' order, with all of their rows."""
+    silos = by_column(values)
+    assert list(silos) == sorted(set(values))
+    for name, rows in silos.items():
+        assert rows.tolist() == [place for place, value in enumerate(values) if value == name]
+    rule = PartitionRule(kind=PartitionKind.COLUMN)
+    dealt = rule.rows(np.zeros(len(values)), 0, values)
+    assert [rows.tolist() for rows in dealt] == [rows.tolist() for rows in silos.values()]
 
 
-def test_without_skew_silos_are_alike() -> None:
-    """No tilt gives the table's shares; much noise hides the feature's order."""
-    rule = SkewRule(fractions=(0.5, 0.5), label_tilt=0.0, feature_noise=1e6)
-    one, other = partition(LABELS, FEATURE, rule=rule, seed=1)
-    assert LABELS[one].mean() == pytest.approx(LABELS[other].mean(), abs=0.01)
-    assert FEATURE[one].mean() == pytest.approx(FEATURE[other].mean(), abs=0.3)
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_similarity_mixes_labels(share: float) -> None:
+    """At 0 a silo has one label or two neighbors, at 1 nearly all."""
+    labels = np.repeat(np.arange(10.0), 20)
+    rule = PartitionRule(kind=PartitionKind.SIMILARITY, silos=10, similarity=share)
+    kinds = [len(np.unique(labels[own])) for own in rule.rows(labels, 1)]
+    assert max(kinds) == 1 if share == 0 else min(kinds) >= 2
+    assert share != 1 or min(kinds) >= 5
 
 
-def test_clean_bands_without_noise() -> None:
-    """Within a class, no row of a later silo lies below one of an earlier silo."""
-    silos = partition(LABELS, FEATURE, rule=SkewRule(feature_noise=0.0), seed=1)
-    for label in (0, 1):
-        bands = [FEATURE[silo][LABELS[silo] == label] for silo in silos]
-        for low, high in pairwise(bands):
-            assert low.max() <= high.min()
+def test_shards_hold_few_labels() -> None:
+    """Two shards of one label each."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10.0), 20))
+    rule = PartitionRule(kind=PartitionKind.SHARDS, silos=10, shards=2)
+    assert all(len(np.unique(labels[own])) <= 2 for own in rule.rows(labels, 1))
 
 
-def test_the_seed_fixes_the_split() -> None:
-    """The same seed gives the same rows, another seed others."""
-    first, again, other = (
-        [silo.tolist() for silo in partition(LABELS, FEATURE, rule=SkewRule(), seed=seed)]
-        for seed in (5, 5, 6)
-    )
-    assert first == again
-    assert first != other
+def test_small_alphas_are_skewed_and_large_ones_are_not() -> None:
+    """In a silo's largest share of a label, and in the silos' sizes."""
+    labels = np.repeat(np.arange(10), 1000)
+
+    def purest(alpha: float) -> float:
+        silos = by_dirichlet(labels, 10, alpha, 1)
+        return float(np.mean([np.bincount(labels[own]).max() / len(own) for own in silos]))
+
+    assert purest(0.05) > 0.6
+    assert purest(1000.0) < 0.15
+    sizes = [[len(own) for own in by_quantity(10_000, 10, alpha, 1)] for alpha in (0.3, 1000.0)]
+    assert max(sizes[0]) > 3 * np.median(sizes[0])
+    assert max(sizes[1]) < 1.2 * np.median(sizes[1])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PartitionKind if kind != "column"])
+def test_too_few_rows_are_refused(kind: PartitionKind) -> None:
+    """Instead of silos without any."""
+    with pytest.raises(DataError, match="needs at least"):
+        PartitionRule(kind=kind, silos=10).rows(np.zeros(9), 1)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("values", "word"),
     [
-        ({"fractions": ()}, "above 0"),
-        ({"fractions": (1.5, -0.5)}, "above 0"),
-        ({"fractions": (0.5, 0.4)}, "sum to 1"),
-        ({"label_tilt": np.inf}, "label_tilt"),
-        ({"feature_noise": -1.0}, "feature_noise"),
-        ({"minimum_per_class": -1}, "minimum_per_class"),
+        ({"silos": 0}, "partition.silos"),
+        ({"similarity": 1.5}, "partition.similarity"),
+        ({"shards": 0}, "partition.shards"),
+        ({"alpha": 0.0}, "partition.alpha"),
+        ({"least": -1}, "partition.least"),
     ],
 )
-def test_a_wrong_rule_is_refused(settings: dict[str, object], said: str) -> None:
-    """Each field names itself."""
-    with pytest.raises(DataError, match=said):
-        SkewRule(**settings)  # type: ignore[arg-type] # wrong values are the point
-
-
-def test_a_table_that_is_too_small_is_refused() -> None:
-    """Five silos with five rows of each class need 25 of each."""
-    with pytest.raises(DataError, match="needs 25 rows"):
-        partition(np.arange(40) % 2, np.arange(40.0), rule=SkewRule(), seed=1)
-    with pytest.raises(DataError, match="two or more classes"):
-        partition(np.zeros(40, dtype=np.int64), np.arange(40.0), rule=SkewRule(), seed=1)
-    with pytest.raises(DataError, match="of one length"):
-        partition(LABELS, FEATURE[:-1], rule=SkewRule(), seed=1)
+def test_other_rules_are_refused(values: dict[str, Any], word: str) -> None:
+    """The field is named."""
+    with pytest.raises(PlanError, match=word):
+        PartitionRule(**values)

@@ -14,7 +14,6 @@ from fl.reproduce.objectives import Cox, Dense, Logistic, Objective
 from fl.reproduce.report import Claim, Curve, Line, Plot, Report, Spread, Table, agrees
 from fl.reproduce.runs import Mode, followed, rounds_to
 from fl.reproduce.session import Figures, Session, number, series
-from fl.reproduce.splits import by_shards, by_similarity
 
 DRAWS = np.random.default_rng(0)
 INPUTS = DRAWS.normal(size=(7, 5))
@@ -128,24 +127,6 @@ def test_crossings_are_interpolated_on_the_monotone_curve() -> None:
     assert rounds_to([0.2, 0.6], 0.4, every=10) == pytest.approx(15)
     assert rounds_to([0.9], 0.7) == 1
     assert rounds_to([0.1, 0.2], 0.7) is None
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_similarity_deals_every_row_once(share: float) -> None:
-    """At 0 a silo has one label or two neighbors, at 1 nearly all."""
-    labels = np.repeat(np.arange(10.0), 20)
-    silos = by_similarity(labels, 10, share, seed=1)
-    assert sorted(np.concatenate(silos).tolist()) == list(range(200))
-    kinds = [len(np.unique(labels[own])) for own in silos]
-    assert max(kinds) == 1 if share == 0 else min(kinds) >= 5
-
-
-def test_shards_hold_few_labels() -> None:
-    """Two shards of one label each."""
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10.0), 20))
-    silos = by_shards(labels, 10, 2, seed=1)
-    assert sorted(np.concatenate(silos).tolist()) == list(range(200))
-    assert all(len(np.unique(labels[own])) <= 2 for own in silos)
 
 
 def session(folder: Path, told: Callable[[str], None] = print) -> Session:
