@@ -6,11 +6,12 @@ words, and no input is submitted to a second sum that a coordinator could subtra
 checked. Secrets that mask an input are never in it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
+from secagg.canonical import peek_label
 from secagg.codec import (
     ATTEMPT,
     DIGEST,
@@ -21,6 +22,7 @@ from secagg.codec import (
     Record,
     blob,
     choice,
+    listed,
     nested,
     optional,
 )
@@ -85,6 +87,37 @@ class JournalRecord(Record):
     submission: Annotated[Submission | None, optional(Submission)] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSummary(Record):
+    """All that is kept for good of an attempt of which nothing will be sent again.
+
+    Attributes:
+        events: what happened in it, sorted.
+        model_hash: of the state that a vector was submitted for; empty if none was.
+        survivors: certified ones.
+    """
+
+    LABEL: ClassVar[str] = "journal-summary"
+
+    attempt: Annotated[AttemptId, ATTEMPT]
+    events: Annotated[tuple[JournalEvent, ...], listed(choice(JournalEvent))]
+    model_hash: Annotated[bytes, blob(32, "a digest")] = b""
+    survivors: Annotated[tuple[int, ...], SEATS] = ()
+
+
+JournalLine = JournalRecord | AttemptSummary
+# A coordinator opens a round when the one two before it is complete at the latest, and asks again
+# for nothing of a complete one. One more, for good measure.
+SUMMARIZED_AFTER: Final = 3
+
+
+def decode_line(data: bytes) -> JournalLine:
+    """Read a line of the journal; MalformedMessageError if it is none."""
+    if peek_label(data) == AttemptSummary.LABEL:
+        return AttemptSummary.decode(data)
+    return JournalRecord.decode(data)
+
+
 @dataclass(slots=True)
 class _Trace:
     """All that the journal says about one attempt."""
@@ -92,6 +125,7 @@ class _Trace:
     events: set[JournalEvent] = field(default_factory=set)
     messages: dict[JournalEvent, bytes] = field(default_factory=dict)
     submission: Submission | None = None
+    model_hash: bytes = b""
     survivors: tuple[int, ...] | None = None  # certified ones only
 
     @property
@@ -104,17 +138,64 @@ class _Trace:
     def counts_as_submitted(self) -> bool:
         """Whether the silo's input may be in a sum that somebody holds."""
         gone = {JournalEvent.DEAD, JournalEvent.LEFT_OUT}
-        return self.submission is not None and not self.events & gone
+        return bool(self.model_hash) and not self.events & gone
+
+    def summary(self, attempt: AttemptId) -> AttemptSummary:
+        """What is kept for good."""
+        return AttemptSummary(
+            attempt=attempt,
+            events=tuple(sorted(self.events)),
+            model_hash=self.model_hash,
+            survivors=self.survivors or (),
+        )
 
 
 class SiloHistory:
     """A silo's journal, replayed; answers what may still be said."""
 
-    def __init__(self, records: Iterable[JournalRecord] = ()) -> None:
-        """Replay the records in the order they were written."""
+    def __init__(self, lines: Iterable[JournalLine] = ()) -> None:
+        """Replay the lines in the order they were written."""
         self._traces: dict[AttemptId, _Trace] = {}
-        for record in records:
-            self.apply(record)
+        for line in lines:
+            if isinstance(line, AttemptSummary):
+                self._traces[line.attempt] = _Trace(
+                    events=set(line.events),
+                    model_hash=line.model_hash,
+                    survivors=line.survivors or None,
+                )
+            else:
+                self.apply(line)
+
+    def summarize(self, lines: Sequence[JournalLine]) -> tuple[JournalLine, ...]:
+        """Let go of what will not be sent again; returns what remains of the journal's lines.
+
+        An attempt is reduced to its summary when the fate of its submission is known and its run
+        has opened a round `SUMMARIZED_AFTER` or more later, or another run has been opened after
+        it. Everything that 2.5 asks stays: which rounds were opened, promised or released, which
+        states were submitted to, and which survivors were certified.
+
+        Args:
+            lines: the whole journal, in order.
+        """
+        newest: dict[RunId, int] = {}
+        for attempt in self._traces:
+            newest[attempt.run] = max(attempt.round, newest.pop(attempt.run, 0))
+        last, high = next(reversed(newest.items()), (None, 0))
+        done = {
+            attempt
+            for attempt, trace in self._traces.items()
+            if not trace.is_open
+            and (attempt.run != last or high - attempt.round >= SUMMARIZED_AFTER)
+        }
+        kept = {attempt: self._traces[attempt].summary(attempt) for attempt in done}
+        short: list[JournalLine] = []
+        for line in lines:
+            if line.attempt not in done:
+                short.append(line)
+            elif line.attempt in kept:
+                short.append(kept.pop(line.attempt))
+        self._traces = SiloHistory(short)._traces  # noqa: SLF001 - our own class
+        return tuple(short)
 
     def apply(self, record: JournalRecord) -> None:
         """Take one more record into account."""
@@ -124,6 +205,7 @@ class SiloHistory:
             trace.messages[record.event] = record.message
         if record.submission is not None:
             trace.submission = record.submission
+            trace.model_hash = record.submission.model_hash
         if record.event in {JournalEvent.UNMASKED, JournalEvent.CLOSED} and record.survivors:
             trace.survivors = record.survivors
 
@@ -223,11 +305,15 @@ class SiloHistory:
         """
         found: list[tuple[int, ...] | None] = []
         for attempt, trace in self._traces.items():
-            submission = trace.submission
-            if submission is None or not trace.counts_as_submitted:
+            if not trace.counts_as_submitted:
                 continue
-            same_state = submission.model_hash == model
-            still_open = trace.is_open and attempt.run == run and submission.parameters.kind == kind
+            same_state = trace.model_hash == model
+            still_open = (
+                trace.is_open
+                and attempt.run == run
+                and trace.submission is not None
+                and trace.submission.parameters.kind == kind
+            )
             if (same_state or still_open) and trace.survivors not in found:
                 found.append(trace.survivors)
         return tuple(found)

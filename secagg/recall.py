@@ -76,7 +76,7 @@ def abandon(
     """
     if history.unmasked_in(attempt.run, attempt.round) is not None:
         return []
-    if history.has(attempt, JournalEvent.ABANDONED):
+    if history.message(attempt, JournalEvent.ABANDONED) is not None:
         return [resend(history, attempt, JournalEvent.ABANDONED)]
     unsigned = messages.Abandon(
         federation=roster.federation,

@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from random import Random  # noqa: TID251 - a script's seeded choice of victims, no secret
 
@@ -590,6 +591,8 @@ def main() -> int:
     random = Random(arguments.seed)  # noqa: S311 - it chooses victims
     home = Path(tempfile.mkdtemp(prefix="secagg-chaos-"))
     began = monotonic()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         crashes(home / "crashes", random, arguments)
         budgets(home / "budgets", random, 8 if arguments.short else 25)

@@ -6,7 +6,7 @@ from functools import partial
 
 from secagg.errors import RosterError
 from secagg.ids import SiloId
-from secagg.journal import JournalRecord, SiloHistory
+from secagg.journal import SiloHistory, decode_line
 from secagg.rng import SystemRng
 from services.clock import utc_now
 from services.config import SiloConfig
@@ -78,7 +78,7 @@ async def join(
         metrics = SiloMetrics()
         metrics.show_budget(partial(budget_status, config))
         metrics.certificate.set_function(lambda: line.credentials.days_left(utc_now()))
-        records = [JournalRecord.decode(line) for line in store.journal()]
+        lines = [decode_line(line) for line in store.journal()]
         greeting = Greeting(
             incarnation=line.incarnation,
             software=software,
@@ -99,8 +99,8 @@ async def join(
             identity=identity,
             policy=config.policy.silo_policy(),
             store=store,
-            history=SiloHistory(records),
-            runs={record.attempt.run for record in records},
+            history=SiloHistory(lines),
+            runs={line.attempt.run for line in lines},
             greeting=greeting,
             learner=Learner(
                 config=config,

@@ -39,6 +39,9 @@ from services.wire.clients import AggregationClient
 
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
+# So often in a row the handshake must fail: a coordinator that is killed in its midst looks the
+# same, once.
+_SURE: Final = 3
 
 _T = TypeVar("_T")
 
@@ -132,14 +135,17 @@ class Link:
             UnreachableError: out of reach for too long.
             RemoteError: the coordinator refuses.
         """
-        since, bound = monotonic(), FIRST_PAUSE_S
+        since, bound, refusals = monotonic(), FIRST_PAUSE_S, 0
         while True:
             try:
                 answer = await call()
             except UnavailableError as error:
                 self.metrics.connected.set(0)
                 self.metrics.retries.labels(name).inc()
-                await self._explain(error)
+                refusal = await self._explain(error)
+                refusals = refusals + 1 if refusal is not None else 0
+                if refusal is not None and refusals >= _SURE:
+                    raise refusal from error
                 if monotonic() - since > self.give_up_s:
                     raise UnreachableError(
                         f"{self.line.target} was out of reach for {self.give_up_s:g} s: {error}"
@@ -152,8 +158,8 @@ class Link:
                 self.metrics.connected.set(1)
                 return answer
 
-    async def _explain(self, error: UnavailableError) -> None:
-        """Raise TlsError if the handshake itself is what fails, for a reason that stays.
+    async def _explain(self, error: UnavailableError) -> TlsError | None:
+        """What fails in the handshake, if it is that, for a reason that may stay.
 
         A coordinator that goes down resets a handshake, too: that is no reason to end.
         """
@@ -163,9 +169,9 @@ class Link:
         except UnreachableError as reason:
             self.log.debug("unreachable", reason=str(reason), status=str(error))
         except TlsError as reason:
-            if reason.cause is not TlsCause.OTHER:
-                raise
             self.log.warning("unreachable", reason=str(reason), status=str(error))
+            return None if reason.cause is TlsCause.OTHER else reason
+        return None
 
     def _draw(self) -> float:
         return int.from_bytes(self.rng.bytes(4)) / 2**32

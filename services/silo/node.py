@@ -24,7 +24,7 @@ from fl.errors import (
 from secagg.effects import Aborted, Aggregate, TrainingWanted
 from secagg.errors import ReplayError, SecAggError
 from secagg.ids import AttemptId, RunId
-from secagg.journal import JournalEvent, SiloHistory
+from secagg.journal import JournalEvent, SiloHistory, decode_line
 from secagg.keys import IdentityKey
 from secagg.messages import (
     MAX_STATE_BYTES,
@@ -68,6 +68,8 @@ from services.wire.calls import (
 
 # One round runs while the next one exchanges keys and shares (SA1 spec 2.2, 1; check A2).
 MOST_OPEN_ROUNDS: Final = 2
+# Attempts between two shortenings of the journal.
+_SHORTENED_EVERY: Final = 8
 # Sums that wait to be recomputed; a coordinator that does not show one costs no more than this.
 _MOST_RECOMPUTED: Final = 8
 _Integers = Mapping[str, IntVector]
@@ -112,6 +114,7 @@ class SiloNode:
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
     _sequence: int = 0
+    _opened_here: int = 0
     _ended: RunState | None = None
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _trainer: ThreadPoolExecutor = field(
@@ -317,6 +320,7 @@ class SiloNode:
         self.runs.add(attempt.run)
         self._live[attempt] = self._begin(attempt)
         self._forget_attempts()
+        await self._shorten_journal()
         return self._live[attempt]
 
     def _drop_finished(self, opened: AttemptId) -> None:
@@ -538,6 +542,14 @@ class SiloNode:
         for folder in self.directory.iterdir():
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    async def _shorten_journal(self) -> None:
+        """Every now and then, reduce what is long settled to its summary."""
+        self._opened_here += 1
+        if self._opened_here % _SHORTENED_EVERY == 0:
+            lines = [decode_line(line) for line in await asyncio.to_thread(self.store.journal)]
+            short = self.history.summarize(lines)
+            await asyncio.to_thread(self.store.replace_journal, [one.encode() for one in short])
 
 
 class CoordinatorAccusedError(LearningError):

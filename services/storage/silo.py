@@ -1,13 +1,14 @@
 """What a silo keeps: its journal, which binds it, and what it remembers of each run.
 
 The journal is a list of records, each chained to the one before by SHA-256, and each on disk when
-`append_journal` returns. Memory is a set of named blobs a run; several change together or not at
-all, so that a control variate and the state it belongs to never disagree after a crash.
+`append_journal` returns; old ones are replaced by summaries (`secagg.journal`). Memory is a set of
+named blobs a run; several change together or not at all, so that a control variate and the state it
+belongs to never disagree after a crash.
 """
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,34 @@ class SiloStore:
     def journal(self) -> tuple[bytes, ...]:
         """Return all records, the oldest first."""
         return tuple(record for record, _ in self._rows())
+
+    def replace_journal(self, records: Sequence[bytes]) -> None:
+        """Let these be the journal, all or nothing; the records that stay in place are not touched.
+
+        Args:
+            records: what remains of `journal()`, the oldest first.
+        """
+        with self._lock:
+            rows = self._rows()
+            same = next(
+                (
+                    place
+                    for place, (old, new) in enumerate(zip(rows, records, strict=False))
+                    if old[0] != new
+                ),
+                min(len(rows), len(records)),
+            )
+            chain = rows[same - 1][1] if same else bytes(32)
+            links = []
+            for record in records[same:]:
+                chain = _link(chain, record)
+                links.append({"record": record, "chain": chain})
+            sequences = select(_JOURNAL.c.sequence).order_by(_JOURNAL.c.sequence).offset(same)
+            with self._database.transaction() as connection:
+                connection.execute(delete(_JOURNAL).where(_JOURNAL.c.sequence.in_(sequences)))
+                if links:
+                    connection.execute(insert(_JOURNAL), links)
+            self._chain = chain
 
     def remember(self, run: RunId, values: Mapping[str, bytes | None]) -> None:
         """Write all of `values`, durably, or nothing; None removes a name."""

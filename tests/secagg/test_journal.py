@@ -4,10 +4,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secagg.errors import ReplayError
 from secagg.ids import AttemptId, RunId
-from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
+from secagg.journal import (
+    SUMMARIZED_AFTER,
+    AttemptSummary,
+    JournalEvent,
+    JournalLine,
+    JournalRecord,
+    SiloHistory,
+    Submission,
+    decode_line,
+)
 from secagg.messages import Abandon
 from secagg.parameters import RoundParameters, VectorSpec, bulk
 from secagg.secretbytes import Secret
@@ -225,3 +236,96 @@ def test_a_result_tells_the_survivors_to_who_missed_the_certificate() -> None:
     known = history(of, E.SUBMITTED)
     known.apply(JournalRecord(event=E.CLOSED, attempt=of.attempt_id, survivors=(1, 2, 5)))
     assert known.prior("training", STATE, RUN) == ((1, 2, 5),)
+
+
+# What may become of an attempt, as the silo's rounds write it.
+FATES = (
+    (E.OPENED,),
+    (E.OPENED, E.ABANDONED),
+    (E.ABANDONED,),
+    (E.OPENED, E.LATE, E.UNMASKED),
+    (E.OPENED, E.SUBMITTED),
+    (E.OPENED, E.SUBMITTED, E.ABANDONED, E.DEAD),
+    (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED),
+    (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.LEFT_OUT),
+    (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.CLOSED),
+)
+STATES = (STATE, NEXT)
+PAST = st.lists(
+    st.tuples(st.sampled_from((RUN, ELSEWHERE)), st.sampled_from(FATES), st.sampled_from(STATES)),
+    max_size=14,
+)
+
+
+def lived(past: list[tuple[RunId, tuple[JournalEvent, ...], bytes]]) -> list[JournalLine]:
+    """The lines of a silo to which these attempts have happened, one round each."""
+    lines: list[JournalLine] = []
+    for number, (run, fate, model) in enumerate(past, start=1):
+        of = parameters(number, run=run)
+        lines += [
+            JournalRecord(
+                event=event,
+                attempt=of.attempt_id,
+                message=event.value.encode() * 100,
+                survivors=(1, 2, 3, 4) if event in {E.SIGNED, E.UNMASKED} else (),
+                submission=submission(of, model) if event is E.SUBMITTED else None,
+            )
+            for event in fate
+        ]
+    return lines
+
+
+def answers(known: SiloHistory, rounds: int) -> list[object]:
+    """Everything that a round may ask about the past."""
+    found: list[object] = [known.certified()]
+    for run in (RUN, ELSEWHERE):
+        found.append(known.open_submissions(run))
+        found += [known.prior("training", model, run) for model in STATES]
+        for number in range(1, rounds + 2):
+            attempt = AttemptId(run=run, round=number, attempt=0)
+            found += [known.has(attempt, event) for event in E]
+            found.append(known.unmasked_in(run, number))
+            for again in (0, 1):
+                try:
+                    known.check_open(parameters(number, again, run=run))
+                    found.append("may be opened")
+                except ReplayError as error:
+                    found.append(str(error))
+    return found
+
+
+@given(PAST)
+def test_a_shortened_journal_answers_like_the_whole_one(
+    past: list[tuple[RunId, tuple[JournalEvent, ...], bytes]],
+) -> None:
+    """Nothing that 2.5 asks is forgotten, in this process and in the next one, however often."""
+    lines = lived(past)
+    expected = answers(SiloHistory(lines), len(past))
+    known = SiloHistory(lines)
+    short = known.summarize(lines)
+    assert answers(known, len(past)) == expected
+    read = [decode_line(line.encode()) for line in short]
+    assert tuple(read) == short
+    assert answers(SiloHistory(read), len(past)) == expected
+    assert SiloHistory(read).summarize(read) == short
+
+
+def test_only_what_is_settled_and_old_is_shortened() -> None:
+    """An open submission keeps its key and its bytes; the newest rounds keep theirs."""
+    closed = (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.CLOSED)
+    lines = lived([(RUN, closed[:2], STATE)] + [(RUN, closed, NEXT)] * 6)
+    known = SiloHistory(lines)
+    short = known.summarize(lines)
+    summed = [line.attempt.round for line in short if isinstance(line, AttemptSummary)]
+    assert summed == [2, 3, 7 - SUMMARIZED_AFTER]
+    assert known.message(AttemptId(run=RUN, round=1, attempt=0), E.SUBMITTED) is not None
+    assert known.submission(AttemptId(run=RUN, round=1, attempt=0)) is not None
+    assert sum(len(line.encode()) for line in short if isinstance(line, AttemptSummary)) < 1000
+
+
+def test_another_run_makes_an_older_one_s_rounds_old() -> None:
+    """A run of one round leaves no more than that, too."""
+    closed = (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.CLOSED)
+    lines = lived([(ELSEWHERE, closed, STATE), (RUN, closed, NEXT)])
+    short = SiloHistory(lines).summarize(lines)
+    assert [isinstance(line, AttemptSummary) for line in short] == [True] + [False] * 5

@@ -266,6 +266,23 @@ class TestSilo:
             with pytest.raises(CorruptError, match="journal is damaged"):
                 SiloStore(tmp_path)
 
+    @pytest.mark.parametrize(
+        "after", [(b"a", b"x", b"d"), (b"s",), (), (b"a", b"b", b"c", b"d", b"e"), (b"a", b"b")]
+    )
+    def test_a_shortened_journal_is_whole_and_goes_on(
+        self, tmp_path: Path, after: tuple[bytes, ...]
+    ) -> None:
+        store = SiloStore(tmp_path)
+        for record in (b"a", b"b", b"c", b"d"):
+            store.append_journal(record)
+        store.replace_journal(after)
+        assert store.journal() == after
+        store.append_journal(b"next")
+        store.close()
+        again = SiloStore(tmp_path)  # which checks the chain
+        assert again.journal() == (*after, b"next")
+        again.close()
+
     def test_memory_changes_together_and_is_the_runs_own(self, tmp_path: Path) -> None:
         store = SiloStore(tmp_path)
         store.remember(RUN, {"variate": b"c1", "state": b"s1", "gone": b"x"})
