@@ -76,6 +76,7 @@ def plan_z(
     rounds: int,
     local_steps: int = 1,
     q: float = 1.0,
+    metrics: bool = False,
 ) -> float:
     """Z for a plan that promises (eps, delta) over its rounds, with the reserve left in delta.
 
@@ -83,7 +84,7 @@ def plan_z(
         PlanError: an argument is out of range.
         CalibrationError: no z reaches the target.
     """
-    steps = rounds * (local_steps if mode is Mode.ISRL else 1)
+    steps = rounds * (local_steps + metrics if mode is Mode.ISRL else 1)
     return calibrate_z(eps, delta * (1.0 - RESERVE), steps=steps, q=q)
 
 

@@ -9,92 +9,33 @@ Hooks are attached to the module itself and removed afterwards: parameters keep 
 Importing this module loads torch and Opacus, 3 s and 350 MB.
 """
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from opacus.grad_sample.grad_sample_module import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
-from opacus.validators import ModuleValidator
 from torch import nn
 
-from dp.errors import InfeasibleError, PlanError, UnsafeModuleError
-from dp.mechanisms import GridNoise, UnitSum, contribution, full_noise, split_segments
-from dp.plan import Mode, PrivacyPlan
+from dp.errors import InfeasibleError, PlanError
+from dp.mechanisms import (
+    GridNoise,
+    UnitMetrics,
+    UnitSum,
+    contribution,
+    full_noise,
+    noised_metrics,
+    split_segments,
+)
+from dp.modules import FloatVector, IntVector, LossFunction, flat, set_flat, trainable, unwrapped
+from dp.plan import Mode, PrivacyPlan, trained_coordinates
 from dp.rng import NoiseSource
-from dp.sampling import poisson_mask
 from dp.terms import require_positive
-
-# Below it, a step's noise drowns the data or the data shine through a small change (OPA-08).
-MIN_UNITS: Final = 30
-_PROBE_RECORDS: Final = 8
-_PROBE_TOLERANCE: Final = 1e-3  # couplings are larger; norms of near-constants are no exacter
-
-# The mean of a batch's losses, a 0-d tensor, from the module's outputs and the targets.
-LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-FloatVector = NDArray[np.float64]
-IntVector = NDArray[np.int64]
-
-
-class Examples(Protocol):
-    """A silo's records."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        ...
-
-    def take(self, rows: IntVector) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return inputs and targets of these rows."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnitData:
-    """Records and the unit each belongs to.
-
-    Attributes:
-        examples: the records.
-        unit_of: shape (n,), int64; each record's unit, from 0 without gaps. None: every record is
-            a unit.
-        min_units: the silo's own limit; with fewer units it does not take part.
-
-    Raises:
-        InfeasibleError: too few units. The message does not say how many there are.
-    """
-
-    examples: Examples
-    unit_of: IntVector | None = None
-    min_units: int = MIN_UNITS
-
-    def __post_init__(self) -> None:
-        if self.count < max(self.min_units, 1):
-            raise InfeasibleError(
-                f"this silo has fewer than its limit of {self.min_units} units: so few cannot be "
-                "hidden well; leave it out or lower the silo's limit knowingly"
-            )
-
-    @property
-    def count(self) -> int:
-        """Return the number of units; it stays in the silo."""
-        if self.unit_of is None:
-            return len(self.examples)
-        return int(np.max(self.unit_of, initial=-1)) + 1
-
-    def rows(self, units: IntVector) -> tuple[IntVector, IntVector]:
-        """Return the rows of these units, and for each row its unit's place among them."""
-        if self.unit_of is None:
-            return units, np.arange(len(units))
-        place = np.full(self.count, -1)
-        place[units] = np.arange(len(units))
-        rows = np.flatnonzero(place[self.unit_of] >= 0)
-        return rows, place[self.unit_of[rows]]
+from dp.unit_data import Meter, UnitData, sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,8 +98,8 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus ships no type
         """Round the clipped sum to the grid, add integers, scale back (privacy.md 1.2)."""
         for p in self.params:
             _check_processed_flag(p.summed_grad)
-            flat = p.summed_grad.detach().to("cpu", torch.float64).reshape(-1).numpy()
-            p.grad = torch.from_numpy(self._noise.add(flat)).to(p).view_as(p)
+            values = p.summed_grad.detach().to("cpu", torch.float64).reshape(-1).numpy()
+            p.grad = torch.from_numpy(self._noise.add(values)).to(p).view_as(p)
             _mark_as_processed(p.summed_grad)
 
 
@@ -172,69 +113,6 @@ def noise_vector(values: FloatVector, noise: GridNoise) -> FloatVector:
     optimizer.add_noise()
     noised: FloatVector = parameter.grad.numpy()
     return noised
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the module inside wrappers that prefix parameter names (OPA-03).
-
-    Opacus' `_module.`, DataParallel's `module.` and torch.compile's `_orig_mod.`, in any order.
-    """
-    for prefix in ("_module", "module", "_orig_mod"):
-        inner = getattr(module, prefix, None)
-        if isinstance(inner, nn.Module) and len(list(module.children())) == 1:
-            return unwrapped(inner)
-    return module
-
-
-def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that take part, sorted by name: the order of flat vectors.
-
-    Frozen ones keep their values and carry no noise (OPA-07).
-    """
-    return {n: p for n, p in sorted(unwrapped(module).named_parameters()) if p.requires_grad}
-
-
-def check_module(module: nn.Module, loss: LossFunction, examples: Examples) -> tuple[str, ...]:
-    """Refuse what lets one record steer what is computed for another (privacy.md 5.3).
-
-    Looked for: what Opacus' validator rejects, tied or non-real parameters, buffers that change
-    in a forward pass (they would keep exact statistics), and a loss or a module that is not a
-    mean over records. The last two are tried on a few records; run it when the training plan is
-    set up, so that every silo has the same architecture (OPA-01).
-
-    Args:
-        module: looked at through a copy.
-        loss: the mean over a batch.
-        examples: at least one record.
-
-    Returns:
-        advice about what is allowed and probably not meant.
-
-    Raises:
-        UnsafeModuleError: lists everything that was found.
-    """
-    probe = copy.deepcopy(unwrapped(module)).train()
-    faults = [str(error) for error in ModuleValidator.validate(probe, strict=False)]
-    faults += _parameter_faults(probe)
-    for part in probe.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):  # noqa: SLF001  # the public base has none
-            part.eval()  # its randomness is not a coupling of records
-    _shake(probe)
-    inputs, targets = examples.take(np.arange(min(len(examples), _PROBE_RECORDS)))
-    advice = _attach_advice(probe)
-    before = {name: buffer.clone() for name, buffer in probe.named_buffers()}
-    with torch.no_grad():
-        whole = loss(probe(inputs), targets)
-        changed = [n for n, b in probe.named_buffers() if not torch.equal(b, before[n])]
-        faults += [f"buffer {name!r} changes in a forward pass" for name in changed]
-        if not faults and not _is_mean(probe, loss, inputs, targets, whole):
-            faults.append(
-                "the loss of a batch is not the mean of its records' losses: a module or the loss "
-                "mixes records, or is random"
-            )
-    if faults:
-        raise UnsafeModuleError("not fit for per-sample clipping: " + "; ".join(faults))
-    return tuple(dict.fromkeys(advice))  # every pass repeats it
 
 
 def train_isrl(
@@ -285,7 +163,7 @@ def train_isrl(
         optimizer.attach_step_hook(lambda _: _add_to_gradients(parameters, correction))
     with _UnitGradients.attached(module, loss, data, physical_batch) as gradients:
         for _ in range(plan.local_steps):
-            for is_last in gradients.pieces(_sampled(data, plan, source)):
+            for is_last in gradients.pieces(sampled(data, plan, source)):
                 optimizer.signal_skip_step(do_skip=not is_last)
                 optimizer.step()
                 optimizer.zero_grad()
@@ -304,6 +182,7 @@ def fedsgd_sum(
     source: NoiseSource,
     coins: NoiseSource,
     clip_norm: float | None = None,
+    meter: Meter | None = None,
     physical_batch: int = 64,
 ) -> LocalSum:
     """Sum the sampled units' clipped one-step deltas, -η times each unit's gradient.
@@ -317,19 +196,22 @@ def fedsgd_sum(
         source: this silo's stream for the mask.
         coins: for rounding, secret; see `mechanisms.encode`.
         clip_norm: this round's C under adaptive clipping.
+        meter: how the model does on a unit, for a plan that releases metrics.
         physical_batch: units that are computed at once.
 
     Raises:
-        PlanError: another mode, or a module of another size.
+        PlanError: another mode, a module of another size, or no meter.
         InfeasibleError: more units than the plan's max_units_per_silo.
     """
     _check_plan(plan, Mode.FEDSGD, module, data)
-    total = UnitSum(plan, coins)
+    total, chosen = UnitSum(plan, coins), sampled(data, plan, source)
+    metrics = _measured(meter, plan, data, chosen)
     with _UnitGradients.attached(module, loss, data, physical_batch) as gradients:
-        for _ in gradients.pieces(_sampled(data, plan, source)):
+        for _ in gradients.pieces(chosen):
             for row in gradients.rows():
                 blocks = split_segments(row * -learning_rate, plan)
-                total.add(contribution(blocks, plan, clip_norm=clip_norm))
+                part = contribution(blocks, plan, clip_norm=clip_norm, metrics=next(metrics))
+                total.add(part)
     return LocalSum(integers=total.integers(), failures=gradients.failures)
 
 
@@ -343,6 +225,7 @@ def patient_sum(
     source: NoiseSource,
     coins: NoiseSource,
     clip_norm: float | None = None,
+    meter: Meter | None = None,
 ) -> LocalSum:
     """Sum the sampled patients' clipped K-step deltas, each started from the round's model.
 
@@ -357,29 +240,56 @@ def patient_sum(
         source: this silo's stream for the mask.
         coins: for rounding, secret; see `mechanisms.encode`.
         clip_norm: this round's C under adaptive clipping.
+        meter: how the model does on a patient, for a plan that releases metrics.
 
     Raises:
-        PlanError: another mode, or a module of another size.
+        PlanError: another mode, a module of another size, or no meter.
         InfeasibleError: more units than the plan's max_units_per_silo.
     """
     _check_plan(plan, Mode.PATIENT, module, data)
     total = UnitSum(plan, coins)
     unwrapped(module).train()
     parameters = list(trainable(module).values())
-    start = _flat(parameters)
+    start = flat(parameters)
     failures = 0
-    for unit in _sampled(data, plan, source):
+    chosen = sampled(data, plan, source)
+    for unit, metrics in zip(chosen, _measured(meter, plan, data, chosen), strict=True):
         delta = np.zeros(len(start))
         try:
             rows, _ = data.rows(np.array([unit]))
             _descend(module, loss, data.examples.take(rows), plan.local_steps, learning_rate)
-            delta = _flat(parameters) - start
+            delta = flat(parameters) - start
         except Exception:  # noqa: BLE001  # a failure that depends on data must not show (4.1)
             failures += 1
         finally:
-            _set_flat(parameters, start)
-        total.add(contribution(split_segments(delta, plan), plan, clip_norm=clip_norm))
+            set_flat(parameters, start)
+        blocks = split_segments(delta, plan)
+        total.add(contribution(blocks, plan, clip_norm=clip_norm, metrics=metrics))
     return LocalSum(integers=total.integers(), failures=failures)
+
+
+def isrl_metrics(
+    module: nn.Module, data: UnitData, plan: PrivacyPlan, *, meter: Meter, source: NoiseSource
+) -> IntVector:
+    """Take isrl's one further step: a sample's metrics at the round's model, in full noise.
+
+    Args:
+        module: holds the round's model; not changed.
+        data: the silo's units.
+        plan: of mode isrl, with metrics.
+        meter: how the model does on a unit.
+        source: this silo's stream for this attempt; another sample than a training step's.
+
+    Returns:
+        shape (2,), int64, on the plan's grid.
+
+    Raises:
+        PlanError: another mode, a module of another size, or no metrics in the plan.
+        InfeasibleError: more units than the plan's max_units_per_silo.
+    """
+    _check_plan(plan, Mode.ISRL, module, data)
+    units = meter.of(data, sampled(data, plan, source))
+    return noised_metrics(units, plan, source).values
 
 
 class _UnitGradients:
@@ -422,8 +332,8 @@ class _UnitGradients:
 
     def rows(self) -> Iterator[FloatVector]:
         """Yield each unit's flat gradient of the present piece, float64."""
-        flat = torch.cat([p.grad_sample.reshape(self._size, -1) for p in self._parameters], dim=1)
-        yield from flat[: self._units].to("cpu", torch.float64).numpy()
+        whole = torch.cat([p.grad_sample.reshape(self._size, -1) for p in self._parameters], dim=1)
+        yield from whole[: self._units].to("cpu", torch.float64).numpy()
 
     def _compute(self, units: IntVector) -> None:
         self._units = len(units)
@@ -471,7 +381,7 @@ def _check_plan(plan: PrivacyPlan, mode: Mode, module: nn.Module, data: UnitData
     if plan.mode is not mode:
         raise PlanError(f"expected a plan of mode {mode}, got {plan.mode}")
     coordinates = sum(p.numel() for p in trainable(module).values())
-    noised = plan.dimension - (plan.adaptive is not None)
+    noised = trained_coordinates(plan)
     if coordinates != noised:
         raise PlanError(f"the plan noises {noised} coordinates, the module trains {coordinates}")
     if data.count > plan.max_units_per_silo:
@@ -481,8 +391,15 @@ def _check_plan(plan: PrivacyPlan, mode: Mode, module: nn.Module, data: UnitData
         )
 
 
-def _sampled(data: UnitData, plan: PrivacyPlan, source: NoiseSource) -> IntVector:
-    return np.flatnonzero(poisson_mask(data.count, plan.q, source))
+def _measured(
+    meter: Meter | None, plan: PrivacyPlan, data: UnitData, units: IntVector
+) -> Iterator[UnitMetrics | None]:
+    """Each unit's metrics at the round's model, before anything moves it."""
+    if plan.metrics is None:
+        return iter([None] * len(units))
+    if meter is None:
+        raise PlanError("the plan releases metrics, and nothing measures them here")
+    return iter(list(meter.of(data, units)))
 
 
 def _descend(
@@ -507,73 +424,3 @@ def _add_to_gradients(parameters: list[nn.Parameter], vector: FloatVector) -> No
     for p, piece in zip(parameters, torch.split(torch.from_numpy(vector), lengths), strict=True):
         assert p.grad is not None, "the optimizer has just noised it"
         p.grad += piece.to(p).view_as(p)
-
-
-def _flat(parameters: list[nn.Parameter]) -> FloatVector:
-    flat: FloatVector = torch.cat(
-        [p.detach().reshape(-1).to("cpu", torch.float64) for p in parameters]
-    ).numpy()
-    return flat
-
-
-def _set_flat(parameters: list[nn.Parameter], flat: FloatVector) -> None:
-    lengths = [p.numel() for p in parameters]
-    with torch.no_grad():
-        for p, piece in zip(parameters, torch.split(torch.from_numpy(flat), lengths), strict=True):
-            p.copy_(piece.view_as(p))
-
-
-def _parameter_faults(module: nn.Module) -> list[str]:
-    """Name tied parameters and those that are not real floating point."""
-    names: dict[int, str] = {}
-    faults = []
-    for name, p in module.named_parameters(remove_duplicate=False):
-        first = names.setdefault(id(p), name)
-        if first != name:
-            faults.append(f"parameters {first!r} and {name!r} are tied")
-        if not p.is_floating_point():
-            faults.append(f"parameter {name!r} is {p.dtype}, expected real floating point")
-    return faults
-
-
-def _shake(module: nn.Module) -> None:
-    """Move every parameter a little: at zero a last layer hides what lies before it."""
-    with torch.no_grad():
-        for p in module.parameters():
-            p.add_(torch.sin(torch.arange(1.0, p.numel() + 1)).view_as(p).to(p), alpha=0.1)
-
-
-def _is_mean(
-    module: nn.Module,
-    loss: LossFunction,
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
-    whole: torch.Tensor,
-) -> bool:
-    """Tell whether a batch's loss is the mean of its records' own losses.
-
-    Each record is tried as a pair with itself, since torch's norms refuse some single records.
-    """
-    try:
-        pairs = [torch.tensor([i, i]) for i in range(len(targets))]
-        singles = [loss(module(inputs[pair]), targets[pair]) for pair in pairs]
-    except (ValueError, RuntimeError):  # made for one size of batch only
-        return False
-    mean = torch.stack(singles).mean()
-    return bool(torch.isclose(mean, whole, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE / 10))
-
-
-def _attach_advice(module: nn.Module) -> list[str]:
-    """Watch the next forward pass for group norms that erase one-dimensional inputs (OPA-01)."""
-    advice: list[str] = []
-
-    def watch(_part: nn.Module, received: tuple[torch.Tensor, ...], name: str) -> None:
-        if received[0].dim() == 2:
-            advice.append(
-                f"{name!r} normalizes each feature by itself, which erases it; use fewer groups"
-            )
-
-    for name, part in module.named_modules():
-        if isinstance(part, nn.GroupNorm) and part.num_groups == part.num_channels:
-            part.register_forward_pre_hook(partial(watch, name=name))
-    return advice

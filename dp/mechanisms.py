@@ -10,7 +10,7 @@ adaptive clipping its last coordinate is the centered bit.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,11 +27,16 @@ from dp.plan import (
     PrivacyPlan,
     bit_scale,
     bound_on_grid,
+    counted_units,
+    metric_scale,
+    rides_along,
     segment_scales,
     share_noise_std,
+    trained_coordinates,
 )
 from dp.rng import NoiseSource
 from dp.sampling import Sampler, discrete_gaussian, round_randomly, skellam
+from dp.terms import METRICS
 
 ALARM: Final = 2**30  # half of the 32-bit ring's edge (privacy.md 6.1)
 
@@ -59,10 +64,26 @@ class Released:
     Attributes:
         segments: the sums by segment (one, named "update", if the plan has none), float64.
         noisy_count: the noised ∑ (b_k - 1/2) for `clipping.update_clip`; None if C is fixed.
+        metrics: the noised sums of centered losses (in caps) and right predictions, shape (2,);
+            None where the plan has none in this sum.
     """
 
     segments: Mapping[str, FloatVector]
     noisy_count: float | None
+    metrics: FloatVector | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitMetrics:
+    """How a model does on one unit's records; stays in the silo until it is noised.
+
+    Attributes:
+        loss: mean over the unit's records; whatever is no number counts as the plan's cap.
+        correct: share of right predictions, 0 to 1.
+    """
+
+    loss: float
+    correct: float
 
 
 WHOLE: Final = "update"  # the segment's name under a plan that lists none
@@ -74,6 +95,7 @@ def contribution(
     *,
     clip_norm: float | None = None,
     weight: float = 1.0,
+    metrics: UnitMetrics | None = None,
 ) -> FloatVector:
     """Clip one unit's vector and bring it into the unit ball; the weight multiplies it inside.
 
@@ -83,6 +105,7 @@ def contribution(
         plan: the privacy plan.
         clip_norm: C of this round under adaptive clipping; the plan's by default.
         weight: from 0 to the plan's max_weight.
+        metrics: of the unit, where the plan sums them with the update; None counts as absent.
 
     Returns:
         shape (plan.dimension,), float64; a non-finite input gives zeros (and a bit of 0).
@@ -103,10 +126,27 @@ def contribution(
         clipped = clip_joint(blocks, {n: 1.0 / s for n, s in _by_name(plan).items()}, current)
         values = clipped.values
     values *= weight / current
-    if plan.adaptive is None:
-        return values
-    bit = (float(clipped.is_unclipped) - 0.5) * bit_scale(plan) * weight
-    return np.append(values, bit)
+    if plan.adaptive is not None:
+        bit = (float(clipped.is_unclipped) - 0.5) * bit_scale(plan) * weight
+        values = np.append(values, bit)
+    if rides_along(plan):
+        values = np.append(values, weight * centered_metrics(metrics, plan))
+    return values
+
+
+def centered_metrics(metrics: UnitMetrics | None, plan: PrivacyPlan) -> FloatVector:
+    """Return one unit's loss and right predictions as coordinates of its vector, shape (2,).
+
+    Raises:
+        PlanError: the plan releases none.
+    """
+    if plan.metrics is None:
+        raise PlanError("the plan releases no metrics")
+    if metrics is None:
+        return np.zeros(METRICS)
+    loss = plan.metrics.loss_cap if math.isnan(metrics.loss) else metrics.loss
+    shares = np.array([loss / plan.metrics.loss_cap, metrics.correct])
+    return np.asarray((np.clip(shares, 0.0, 1.0) - 0.5) * metric_scale(plan), dtype=np.float64)
 
 
 def encode(total: FloatVector, plan: PrivacyPlan, coins: NoiseSource) -> IntVector:
@@ -231,6 +271,43 @@ class GridNoise:
         return np.multiply(integers, self.step, dtype=np.float64)
 
 
+def noised_metrics(
+    units: Iterable[UnitMetrics | None], plan: PrivacyPlan, source: NoiseSource
+) -> NoisedIntegers:
+    """Sum the sampled units' metrics under a silo's own full noise: isrl's further step.
+
+    Args:
+        units: of this step's sample; how many there are stays in the silo.
+        plan: of mode isrl, with metrics.
+        source: this silo's stream for this attempt.
+
+    Returns:
+        shape (2,), int64, on the plan's grid.
+    """
+    noise = full_noise(plan, source)
+    total = sum((centered_metrics(one, plan) for one in units), start=np.zeros(METRICS))
+    # The two coordinates move by less than a gradient does on the same grid, whose D2 sizes sigma.
+    in_grid = noise.add(total * bound_on_grid(plan) * noise.step) / noise.step
+    return NoisedIntegers(values=np.rint(in_grid).astype(np.int64), is_private=noise.is_private)
+
+
+def metric_means(sums: FloatVector, plan: PrivacyPlan) -> tuple[float, float]:
+    """Return mean loss and share of right predictions of released sums: post-processing.
+
+    Args:
+        sums: `Released.metrics`, or isrl's integers by `metrics_from_grid`.
+        plan: with metrics.
+    """
+    assert plan.metrics is not None, "the sums come of a plan with metrics"
+    loss, correct = np.clip(sums / counted_units(plan) + 0.5, 0.0, 1.0)
+    return float(loss) * plan.metrics.loss_cap, float(correct)
+
+
+def metrics_from_grid(total: IntVector, plan: PrivacyPlan) -> FloatVector:
+    """Return a sum of `noised_metrics` in halves of a unit, shape (2,)."""
+    return np.asarray(total / (bound_on_grid(plan) * metric_scale(plan)), dtype=np.float64)
+
+
 def full_noise(plan: PrivacyPlan, source: NoiseSource) -> GridNoise:
     """Return what one party adds by itself: the coordinator in `central`, a silo in `isrl`.
 
@@ -321,12 +398,11 @@ def decode(total: IntVector, plan: PrivacyPlan, *, clip_norm: float | None = Non
     _check_length("coordinates", total, plan.dimension)
     check_range(total)
     units = total / bound_on_grid(plan)
-    count = None
-    if plan.adaptive is not None:
-        count = float(units[-1]) / bit_scale(plan)
-        units = units[:-1]
-    units = units * _clip_norm(plan, clip_norm) / _scales(plan)
-    return Released(segments=split_segments(units, plan), noisy_count=count)
+    metrics = units[-METRICS:] / metric_scale(plan) if rides_along(plan) else None
+    model = trained_coordinates(plan)
+    count = None if plan.adaptive is None else float(units[model]) / bit_scale(plan)
+    found = units[:model] * _clip_norm(plan, clip_norm) / _scales(plan)
+    return Released(segments=split_segments(found, plan), noisy_count=count, metrics=metrics)
 
 
 def _sampler(plan: PrivacyPlan) -> Sampler:
@@ -346,10 +422,10 @@ def _clip_norm(plan: PrivacyPlan, clip_norm: float | None) -> float:
 
 
 def _lengths(plan: PrivacyPlan) -> dict[str, int]:
-    """Return the segments' lengths in order, without the clip bit."""
+    """Return the segments' lengths in order, without clip bit and metrics."""
     if plan.segments:
         return {part.name: part.length for part in plan.segments}
-    return {WHOLE: plan.dimension - (plan.adaptive is not None)}
+    return {WHOLE: trained_coordinates(plan)}
 
 
 def _by_name(plan: PrivacyPlan) -> dict[str, float]:
@@ -357,7 +433,7 @@ def _by_name(plan: PrivacyPlan) -> dict[str, float]:
 
 
 def _scales(plan: PrivacyPlan) -> FloatVector:
-    """Return each coordinate's factor, without the clip bit's."""
+    """Return each model coordinate's factor."""
     return np.repeat(list(_by_name(plan).values()), list(_lengths(plan).values()))
 
 

@@ -21,18 +21,24 @@ from dp.sensitivity import (
     RESERVE,
     bit_scale,
     bound_on_grid,
+    counted_units,
     delta_terms,
     event_of,
     grid_sensitivity,
     honest_shares,
+    metric_noise,
+    metric_scale,
     moved_vectors,
     noise_on_mean,
+    releases_per_round,
+    rides_along,
     round_event,
     segment_scales,
     sensitivity,
     share_noise_std,
     steps_per_unit,
     total_noise_std,
+    trained_coordinates,
     update_z,
 )
 from dp.terms import (
@@ -40,6 +46,7 @@ from dp.terms import (
     AdaptiveClip,
     Adjacency,
     Clipping,
+    MetricRelease,
     Mode,
     Noise,
     Participation,
@@ -56,6 +63,7 @@ __all__ = [
     "AdaptiveClip",
     "Adjacency",
     "Clipping",
+    "MetricRelease",
     "Mode",
     "Noise",
     "Participation",
@@ -65,26 +73,32 @@ __all__ = [
     "Weights",
     "bit_scale",
     "bound_on_grid",
+    "counted_units",
     "delta_terms",
     "event_of",
     "grid_sensitivity",
     "honest_shares",
+    "metric_noise",
+    "metric_scale",
     "moved_vectors",
     "noise_on_mean",
+    "releases_per_round",
+    "rides_along",
     "round_event",
     "segment_scales",
     "sensitivity",
     "share_noise_std",
     "steps_per_unit",
     "total_noise_std",
+    "trained_coordinates",
     "update_z",
 ]
 
-PLAN_VERSION: Final = 1
+PLAN_VERSION: Final = 2
 
 _PADDING: Final = 1024
 
-_P = TypeVar("_P", Segment, AdaptiveClip)
+_P = TypeVar("_P", Segment, AdaptiveClip, MetricRelease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +113,7 @@ class PrivacyPlan:
         z: std of the total noise over the sensitivity, dimensionless, above 0.
         rounds: T, at least 1.
         delta: at which the plan's epsilon is read; above 0, below 1.
-        dimension: noised coordinates, with the clip bit, without padding.
+        dimension: noised coordinates, with clip bit and metrics, without padding.
         cohort_size: n, silos planned for a round.
         denominator: W, the public constant that a noised sum is divided by.
         q: sampling rate of records or patients in secret; 1 without.
@@ -114,6 +128,7 @@ class PrivacyPlan:
         clipping: one norm or one a segment.
         segments: bounds and multipliers by segment; empty for one flat vector.
         adaptive: quantile clipping, or None for a fixed C.
+        metrics: loss and right predictions in each round's release, or None.
         grid_bound: S = C·s, the clip norm in grid steps; by default chosen from clip and
             dimension, a constant even while C moves.
         noise: kind of integer noise.
@@ -144,6 +159,7 @@ class PrivacyPlan:
     clipping: Clipping = Clipping.FLAT
     segments: tuple[Segment, ...] = ()
     adaptive: AdaptiveClip | None = None
+    metrics: MetricRelease | None = None
     grid_bound: float | None = None
     noise: Noise = Noise.GAUSSIAN
     padding: int | None = None
@@ -173,7 +189,7 @@ class PrivacyPlan:
             value = getattr(self, name)
             if name == "segments":
                 body[name] = [_flat(segment) for segment in value]
-            elif name == "adaptive":
+            elif name in {"adaptive", "metrics"}:
                 body[name] = None if value is None else _flat(value)
             else:
                 body[name] = _scalar(value)
@@ -204,7 +220,7 @@ def _scalar(value: object) -> Json:
     return decimal(value) if isinstance(value, float) else value  # type: ignore[return-value] # enums are str
 
 
-def _flat(part: Segment | AdaptiveClip) -> dict[str, Json]:
+def _flat(part: Segment | AdaptiveClip | MetricRelease) -> dict[str, Json]:
     return {item.name: _scalar(getattr(part, item.name)) for item in fields(part)}
 
 
@@ -236,6 +252,10 @@ def _read_adaptive(name: str, value: object) -> AdaptiveClip | None:
     return None if value is None else _read_part(name, AdaptiveClip, value, frozenset())
 
 
+def _read_metrics(name: str, value: object) -> MetricRelease | None:
+    return None if value is None else _read_part(name, MetricRelease, value, frozenset())
+
+
 def _read_part(name: str, kind: type[_P], value: object, exact: frozenset[str]) -> _P:
     names = {item.name for item in fields(kind)}
     if not isinstance(value, dict) or set(value) != names:
@@ -254,4 +274,5 @@ _READERS: Final[Mapping[str, Callable[[str, object], object]]] = {
     **dict.fromkeys((*COUNTS, *FLAGS), _read_exact),
     "segments": _read_segments,
     "adaptive": _read_adaptive,
+    "metrics": _read_metrics,
 }

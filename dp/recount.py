@@ -97,11 +97,14 @@ def grid_sensitivity(plan: Object) -> float:
     """D2 of a plan, in grid steps (privacy.md 6.1)."""
     d = int(plan["dimension"])
     norm = number(plan["grid_bound"]) * number(plan["max_weight"]) * (1.0 + 2.0**-20)
+    # Clip bit and metrics take their parts of z^-2, and make the vector so much longer (4.2, 4.5).
+    aside = 0.0
     if plan["adaptive"] is not None:
-        # The clip bit: half of g = z_delta·C/sigma_b, where z_delta pays for it (4.2).
-        sigma_b = number(plan["adaptive"]["count_noise_std"])
-        z_delta = (number(plan["z"]) ** -2 - (2.0 * sigma_b) ** -2) ** -0.5
-        norm *= math.sqrt(1.0 + (z_delta / (2.0 * sigma_b)) ** 2)
+        aside += (2.0 * number(plan["adaptive"]["count_noise_std"])) ** -2
+    if plan.get("metrics") is not None and plan["mode"] != "isrl":
+        aside += number(plan["metrics"]["z"]) ** -2
+    z_delta_squared = 1.0 / (number(plan["z"]) ** -2 - aside)
+    norm *= math.sqrt(1.0 + z_delta_squared * aside)
     root = math.sqrt(2.0 * math.log(1.0 / _BETA))
     likely = norm * norm + d / 4.0 + root * (norm + math.sqrt(d) / 2.0)
     moved = math.sqrt(min((norm + math.sqrt(d)) ** 2, likely))
@@ -117,11 +120,11 @@ def _vectors(plan: Object) -> int:
 
 
 def per_round(plan: Object) -> int:
-    """Releases in a round: in isrl every local step is one."""
+    """Releases in a round: in isrl every local step is one, and metrics are one more."""
     steps = plan["local_steps"] if plan["mode"] == "isrl" else 1
     if type(steps) is not int or steps < 1:
         raise UnreadableError("local_steps")
-    return steps
+    return steps + (plan["mode"] == "isrl" and plan.get("metrics") is not None)
 
 
 def plan_event(plan: Object, d2: float, z: float, rounds: int | None = None) -> Event:

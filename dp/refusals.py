@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from dp import grid
 from dp.errors import InfeasibleError, PlanError
-from dp.sensitivity import bound_on_grid, noise_on_mean, share_noise_std
+from dp.sensitivity import (
+    bound_on_grid,
+    metric_noise,
+    noise_on_mean,
+    share_noise_std,
+    spent_aside,
+    trained_coordinates,
+)
 from dp.terms import (
     MAX_DIMENSION,
     Adjacency,
@@ -37,6 +44,8 @@ _MAX_UNITS: Final = 10**9
 _USELESS_NOISE: Final = 10.0
 _ADAPTIVE_UNITS: Final = 100
 _REACH_STDS: Final = 14.0
+# A share in [0, 1] with more noise than this says nothing (privacy.md 4.5).
+_USELESS_RATE: Final = 0.3
 # Two ways to write one number may differ in the last digits.
 _SAME: Final = 1e-9
 
@@ -188,10 +197,9 @@ def _check_segments(plan: "PrivacyPlan") -> None:
         return
     if len({part.name for part in parts}) != len(parts):
         raise PlanError("segments: expected distinct names")
-    bit = 0 if plan.adaptive is None else 1
-    total = sum(part.length for part in parts) + bit
-    if total != plan.dimension:
-        raise PlanError(f"segments: expected {plan.dimension} coordinates in all, got {total}")
+    total, expected = sum(part.length for part in parts), trained_coordinates(plan)
+    if total != expected:
+        raise PlanError(f"segments: expected {expected} coordinates in all, got {total}")
     multipliers = [part.z for part in parts if part.z is not None]
     if plan.clipping is Clipping.SEGMENTS:
         _check_own_bounds(plan, multipliers)
@@ -203,6 +211,8 @@ def _check_own_bounds(plan: "PrivacyPlan", multipliers: list[float]) -> None:
     parts = plan.segments
     if plan.adaptive is not None:
         raise PlanError("adaptive clipping moves one norm; use clipping flat")
+    if plan.metrics is not None:
+        raise PlanError("metrics: their part of z is reckoned against one norm; use clipping flat")
     if not multipliers:
         joint = math.hypot(*(part.bound for part in parts))
         if abs(joint - plan.clip) > _SAME * joint:
@@ -237,6 +247,30 @@ def _check_adaptive(plan: "PrivacyPlan") -> None:
             f"adaptive clipping counts at least {_ADAPTIVE_UNITS} units, got n = {counted:g} with "
             f"z = {plan.z!r}, sigma_b = {sigma_b!r}: the noisy share would have std "
             f"{sigma_b / counted:.2f}; fix C on public data or by a charged query"
+        )
+
+
+def _check_metrics(plan: "PrivacyPlan") -> None:
+    if trained_coordinates(plan) < 1:
+        raise PlanError("dimension: expected coordinates of a model beside bit and metrics")
+    if plan.metrics is None:
+        return
+    own = plan.metrics.z
+    if (plan.mode is Mode.ISRL) != (own is None):
+        raise PlanError(
+            "metrics.z: expected a noise multiplier in the modes that sum metrics with the "
+            "update, and none in isrl, where they are one more step with the plan's z"
+        )
+    if own is not None and plan.z**-2 <= spent_aside(plan):
+        raise InfeasibleError(
+            f"metrics need z^-2 > z_m^-2, got z = {plan.z!r}, metrics.z = {own!r}: they alone "
+            "would spend more than the budget"
+        )
+    noise = metric_noise(plan)
+    if noise > _USELESS_RATE and not plan.allow_low_utility:
+        raise PlanError(
+            f"metrics: a share of right predictions would have noise of std {noise:.2f}; lower "
+            "metrics.z, evaluate on public data, or say allow_low_utility"
         )
 
 
@@ -278,6 +312,7 @@ CHECKS: Final = (
     _check_weights,
     _check_segments,
     _check_adaptive,
+    _check_metrics,
     _check_grid,
     _check_utility,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from dp import grid
 from dp.errors import PlanError
 from dp.events import Event, GaussianEvent, PoissonGaussianEvent, SkellamEvent
-from dp.terms import Adjacency, Clipping, Mode, Noise, Participation
+from dp.terms import METRICS, Adjacency, Clipping, Mode, Noise, Participation
 
 if TYPE_CHECKING:
     from dp.plan import PrivacyPlan  # a plan checks itself with these functions
@@ -31,8 +31,9 @@ def sensitivity(plan: "PrivacyPlan") -> float:
 def grid_sensitivity(plan: "PrivacyPlan") -> float:
     """D2: the same in grid steps (privacy.md 6.1)."""
     norm = bound_on_grid(plan) * plan.max_weight * grid.CLIP_SLACK
-    if plan.adaptive is not None:
-        norm *= math.hypot(1.0, bit_scale(plan) / 2.0)
+    bit = 0.0 if plan.adaptive is None else bit_scale(plan) / 2.0
+    pair = metric_scale(plan) / math.sqrt(2.0) if rides_along(plan) else 0.0
+    norm *= math.hypot(1.0, bit, pair)
     moved = grid.rounded_norm(norm, plan.dimension)
     if plan.max_units_per_silo > 1 and not plan.strict:
         moved += grid.float_sum_error(plan.max_units_per_silo, norm, plan.dimension)
@@ -74,21 +75,47 @@ def share_noise_std(plan: "PrivacyPlan") -> float:
     return total_noise_std(plan) / math.sqrt(honest_shares(plan))
 
 
-def update_z(plan: "PrivacyPlan") -> float:
-    """z_delta: std of the noise over the clip norm, which differs from z under adaptive clipping.
+def rides_along(plan: "PrivacyPlan") -> bool:
+    """Whether metrics are coordinates of the update's own sum; in isrl they are a step apart."""
+    return plan.metrics is not None and plan.mode is not Mode.ISRL
 
-    The bit takes its part of the budget: z^-2 = z_delta^-2 + (2·sigma_b)^-2 (privacy.md 4.2).
+
+def trained_coordinates(plan: "PrivacyPlan") -> int:
+    """How many of the noised coordinates are the model's."""
+    return plan.dimension - (plan.adaptive is not None) - METRICS * rides_along(plan)
+
+
+def spent_aside(plan: "PrivacyPlan") -> float:
+    """What clip bit and metrics take of z^-2: (2·sigma_b)^-2 + z_m^-2 (privacy.md 4.2, 4.5)."""
+    bit = 0.0 if plan.adaptive is None else (2.0 * plan.adaptive.count_noise_std) ** -2
+    if plan.metrics is None or plan.metrics.z is None:
+        return bit
+    return bit + plan.metrics.z**-2
+
+
+def update_z(plan: "PrivacyPlan") -> float:
+    """z_delta: std of the noise over the clip norm; what rides along has its part of z.
+
+    z^-2 = z_delta^-2 + (2·sigma_b)^-2 + z_m^-2.
     """
-    if plan.adaptive is None:
-        return plan.z
-    bit = 1.0 / (2.0 * plan.adaptive.count_noise_std) ** 2
-    return 1.0 / math.sqrt(1.0 / plan.z**2 - bit)
+    aside = spent_aside(plan)
+    return 1.0 / math.sqrt(plan.z**-2 - aside) if aside else plan.z
 
 
 def bit_scale(plan: "PrivacyPlan") -> float:
     """g/C, by which the centered bit is multiplied in a vector of norm 1: z_delta/sigma_b."""
     assert plan.adaptive is not None, "only an adaptive plan has a bit"
     return update_z(plan) / plan.adaptive.count_noise_std
+
+
+def metric_scale(plan: "PrivacyPlan") -> float:
+    """By what a metric's half is multiplied in a vector of norm 1: z_delta·√2/z_m, in isrl √2.
+
+    Two coordinates of at most 1/2 then have the norm z_delta/z_m together, in isrl 1.
+    """
+    assert plan.metrics is not None, "only some plans have metrics"
+    of_norm = 1.0 if plan.metrics.z is None else update_z(plan) / plan.metrics.z
+    return math.sqrt(2.0) * of_norm
 
 
 def segment_scales(plan: "PrivacyPlan") -> dict[str, float]:
@@ -122,11 +149,17 @@ def event_of(plan: "PrivacyPlan", *, z: float, delta_impl: float = 0.0) -> Event
         d2 = grid_sensitivity(plan)
         d1 = d2 * min(math.sqrt(plan.dimension), d2)
         return SkellamEvent(mu=(z * d2) ** 2, d1=d1, d2=d2, delta_impl=delta_impl)
-    # In isrl each of K local steps is a release against everyone outside the silo.
-    count = plan.local_steps if plan.mode is Mode.ISRL else 1
+    count = releases_per_round(plan)
     if plan.participation is Participation.POISSON:
         return PoissonGaussianEvent(q=plan.q, z=z, count=count, delta_impl=delta_impl)
     return GaussianEvent(z=z, count=count, delta_impl=delta_impl)
+
+
+def releases_per_round(plan: "PrivacyPlan") -> int:
+    """One; in isrl each of K local steps, and the metrics, against everyone outside the silo."""
+    if plan.mode is not Mode.ISRL:
+        return 1
+    return plan.local_steps + (plan.metrics is not None)
 
 
 def delta_terms(plan: "PrivacyPlan", *, epsilon: float) -> grid.DeltaTerms:
@@ -140,12 +173,11 @@ def delta_terms(plan: "PrivacyPlan", *, epsilon: float) -> grid.DeltaTerms:
     Raises:
         PlanError: they exceed the 1 % of delta that the plan reserves.
     """
-    steps = plan.local_steps if plan.mode is Mode.ISRL else 1
     terms = grid.delta_terms(
         total_std=total_noise_std(plan),
         h_dp=honest_shares(plan),
         dimension=plan.dimension,
-        releases=plan.rounds * steps,
+        releases=plan.rounds * releases_per_round(plan),
         rounded=moved_vectors(plan),
         epsilon=epsilon,
     )
@@ -167,3 +199,25 @@ def noise_on_mean(plan: "PrivacyPlan") -> float:
     steps = plan.local_steps if plan.mode is Mode.ISRL else 1
     coordinate = share_noise_std(plan) / steps_per_unit(plan) * math.sqrt(parties * steps)
     return coordinate * math.sqrt(plan.dimension) / plan.denominator
+
+
+def metric_noise(plan: "PrivacyPlan") -> float:
+    """Std of the noise on a released share in [0, 1], all n silos surviving.
+
+    In the ring each of n silos adds a share, in `isrl` full noise; the units are the plan's W, in
+    `isrl` n times q times the most units of a silo.
+    """
+    parties = plan.cohort_size if plan.mode is not Mode.CENTRAL else 1
+    unit = metric_scale(plan) * bound_on_grid(plan)
+    units = counted_units(plan)
+    return share_noise_std(plan) * math.sqrt(parties) / (unit * units)
+
+
+def counted_units(plan: "PrivacyPlan") -> float:
+    """How many units a round's metrics are about, a public constant.
+
+    In `isrl` W counts silos; each silo then counts as q times the most units it may have.
+    """
+    if plan.mode is not Mode.ISRL:
+        return plan.denominator
+    return plan.denominator * plan.q * plan.max_units_per_silo

@@ -122,6 +122,32 @@ class AdaptiveClip:
             raise PlanError("adaptive: expected clip_min <= clip_max")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRelease:
+    """A round's loss and share of right predictions, noised in the same sum (privacy.md 4.5).
+
+    Each unit brings two coordinates between -1/2 and 1/2, so no count of units is needed.
+
+    Attributes:
+        loss_cap: L; a unit's mean loss counts from 0 to L, a public constant.
+        z: noise multiplier of the two alone, in the modes that sum them with the update. None in
+            `isrl`, where they are one more noised step with the plan's own z.
+    """
+
+    loss_cap: float
+    z: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a cap or multiplier that bounds nothing."""
+        require_positive("metrics.loss_cap", self.loss_cap)
+        if self.z is not None:
+            require_positive("metrics.z", self.z)
+
+
+# Coordinates of a metric release: loss and right predictions.
+METRICS: Final = 2
+
+
 def require_positive(name: str, value: object) -> None:
     """Refuse anything but a finite number above 0."""
     ok = isinstance(value, int | float) and not isinstance(value, bool)

@@ -28,7 +28,14 @@ from fl.pipeline import (
 )
 from fl.plan import RoundKind, TrainingPlan, Weighting
 from fl.ports import FloatVector, LocalTask, Metrics, NamedTensors, Tensor
-from fl.privacy import PrivateStep, PrivateTask, local_denominator, privacy_of
+from fl.privacy import (
+    METRIC_SUMS,
+    UNIT_MODES,
+    PrivateStep,
+    PrivateTask,
+    local_denominator,
+    privacy_of,
+)
 from fl.reals import real_values
 from fl.seeding import derive_seed
 from fl.state import (
@@ -55,6 +62,7 @@ class Contribution:
         meta: the exact integers.
         scalars: the algorithm's real numbers, weighted.
         weight: w_k.
+        metrics: at the received model, where the plan asks for them.
         work: what the algorithm had in hand; None in a round that trains nothing.
         keeps: by name, as in fl.memory.
     """
@@ -63,6 +71,7 @@ class Contribution:
     meta: Mapping[str, IntVector]
     scalars: Mapping[str, FloatVector]
     weight: float = 1.0
+    metrics: Metrics | None = None
     work: LocalWork | None = None
     keeps: State
 
@@ -142,7 +151,8 @@ class Contributor:
                 keeps[LEFT] = np.array(1, dtype=np.uint8)
         full = self.full_model(state, kept)
         self._task.prepare(preprocess_of(state))
-        metrics = self._task.evaluate(full) if self._plan.metrics or traits.loss else None
+        metrics = self._task.evaluate(full) if self._needs_metrics or traits.loss else None
+        meta.update(self._noised_metrics(number, state))
         if metrics is not None and self._plan.metrics:
             meta.update(metric_values(self._plan, metrics))
         work = self._worked(number, state, full=full, kept=kept, metrics=metrics, keeps=keeps)
@@ -153,7 +163,13 @@ class Contributor:
         for part in parts.values():
             self._layout.check_finite(part)
         return Contribution(
-            parts=parts, meta=meta, scalars=scalars, weight=weight, work=work, keeps=keeps
+            parts=parts,
+            meta=meta,
+            scalars=scalars,
+            weight=weight,
+            metrics=metrics,
+            work=work,
+            keeps=keeps,
         )
 
     def _worked(
@@ -244,6 +260,24 @@ class Contributor:
             },
         )
 
+    @property
+    def _needs_metrics(self) -> bool:
+        """Whether the silo's own sums go into the release, exact or as one unit's."""
+        privacy = self._privacy
+        if privacy is None:
+            return self._plan.metrics
+        return privacy.metrics is not None and privacy.mode not in UNIT_MODES
+
+    def _noised_metrics(self, number: int, state: State) -> dict[str, IntVector]:
+        """Return isrl's two integers, noised in this silo; nothing where the plan has none."""
+        privacy = self._privacy
+        if privacy is None or privacy.metrics is None or privacy.mode is not Mode.ISRL:
+            return {}
+        with self.fresh_noise() as source:
+            step = self._private_step(number, state, None, source)
+            found = cast("PrivateTask", self._task).measure_private(model_of(state), step)
+        return {METRIC_SUMS: found}
+
     def _weight_value(self) -> dict[str, IntVector]:
         if self._plan.weighting is not Weighting.HIDDEN:
             return {}
@@ -261,12 +295,18 @@ class Contributor:
         self, number: int, state: State, correction: FloatVector | None, source: NoiseSource
     ) -> "FloatVector | IntVector":
         """Let the task take the units' own steps, by the privacy plan."""
+        step = self._private_step(number, state, correction, source)
+        return cast("PrivateTask", self._task).train_private(model_of(state), step)
+
+    def _private_step(
+        self, number: int, state: State, correction: FloatVector | None, source: NoiseSource
+    ) -> PrivateStep:
         privacy = self._privacy
         assert privacy is not None  # the caller has looked
         self._task.prepare(preprocess_of(state))
         weight = silo_weight(self._plan, self._silo, self._task.n_examples)
         name = self._algorithm.traits(number).segments[0]
-        step = PrivateStep(
+        return PrivateStep(
             plan=privacy,
             learning_rate=self._plan.local_rate(trained_of(state)),
             denominator=local_denominator(privacy, weight),
@@ -274,7 +314,6 @@ class Contributor:
             source=source,
             clip_norm=ranges_of(state)[name],
         )
-        return cast("PrivateTask", self._task).train_private(model_of(state), step)
 
     def owed(self, made: Contribution, maps: Compressors, state: State) -> dict[str, FloatVector]:
         """Return the parts, with what earlier rounds did not send of segments that remember it.

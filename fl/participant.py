@@ -43,6 +43,7 @@ from fl.privacy import (
     document_of,
     noise_share,
     privacy_of,
+    unit_metrics,
 )
 from fl.state import (
     LAST_ROUND,
@@ -349,7 +350,12 @@ class RunParticipant:
             made = Contribution(parts={name: start}, meta={}, scalars={}, work=work, keeps={})
             update = np.full(len(start), np.nan)
         integers = clipped_integers(
-            update, privacy, clip_norm=clip_norm, weight=made.weight, coins=source
+            update,
+            privacy,
+            clip_norm=clip_norm,
+            weight=made.weight,
+            coins=source,
+            metrics=unit_metrics(made.metrics),
         )
         sent = decoded_sum(integers, privacy, name=name, clip_norm=clip_norm)
         self._keep_pending(number, made, {}, {name: sent[name]})

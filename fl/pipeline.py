@@ -1,13 +1,13 @@
 """Both halves of a round's vector side by side: encode at the silo, decode for everybody.
 
-A training round's segments, in order: the algorithm's bulk segments, for each of them its
-`usage_…` (saturated and large coordinates, fl.ranges), the algorithm's real numbers (fl.reals),
-with hidden weights `weight` (capped examples), with control variates `members` (1 from a silo that
-joins, -1 from one that leaves), with metrics `examples`, `correct` and `loss_sum` (fixed point),
-and as the plan asks `score_bins` and `pairs`. A refresh round sums control variates anew:
-`variate`, its usage, and the weight. A statistics round has the three of fl.statistics. All of it
-follows from the plan, the round's number and one size, so silo and coordinator compute the vector's
-spec apart from each other and compare.
+A training round's segments, in order: the algorithm's bulk segments, for each of them its `usage_…`
+(saturated and large coordinates, fl.ranges), the algorithm's real numbers (fl.reals), with hidden
+weights `weight` (capped examples), with control variates `members` (1 from a silo that joins, -1
+from one that leaves), with metrics `examples`, `correct` and `loss_sum` (fixed point), and as the
+plan asks `score_bins` and `pairs`. Under a privacy plan fl.privacy says what is summed. A refresh
+round sums control variates anew: `variate`, its usage, and the weight. A statistics round has the
+three of fl.statistics. All of it follows from the plan, the round's number and one size, so silo
+and coordinator compute the vector's spec apart from each other and compare.
 
 A refresh is a training round to the protocol, of the same kind: its inputs are gradients at a model
 at which others may have trained, and kinds whose inputs can be images of one another share one.

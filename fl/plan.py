@@ -177,7 +177,9 @@ class TrainingPlan:
         for name in ("metrics", "standardize", "concordance"):
             fields.flag(name, getattr(self, name))
         fields.whole("auc_bins", self.auc_bins, 0, _MAX_BINS if self.metrics else 0)
-        if not self.metrics and (self.concordance or self.early_stop.patience):
+        # A privacy plan may release noised metrics instead: `check_privacy` looks.
+        stops_early = self.early_stop.patience and not self.privacy
+        if not self.metrics and (self.concordance or stops_early):
             fields.refuse("metrics", "true for concordance and early_stop", self.metrics)
         patterns = fields.sequence("personal", self.personal)
         personal = tuple(fields.text("personal", one) for one in patterns)

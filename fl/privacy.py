@@ -3,8 +3,9 @@
 In `silo`, `central`, `fedsgd` and `patient` a round sums integers on the privacy plan's own grid:
 one bulk segment of noised coordinates, with the padding of the variance test behind them. In `isrl`
 every local step is noised already, so the update travels as without a plan, in a range that
-follows from the plan alone. In no mode does anything else travel: no metric, no weight, no count of
-saturated coordinates (privacy.md 5.4).
+follows from the plan alone, and metrics, if the plan releases them, as two noised integers. In no
+mode does anything else travel: no exact metric, no weight, no count of saturated coordinates
+(privacy.md 5.4).
 
 Order at a silo: clip, weigh, round, then add the share; tags and masks come after, in
 `secagg.silo`, and see noised integers only.
@@ -24,14 +25,26 @@ from dp.admission import Algorithm, Feature, check_algorithm
 from dp.canonical import canonical_json
 from dp.clipping import update_clip
 from dp.errors import PrivacyError
-from dp.plan import Mode, Participation, PrivacyPlan, Unit, Weights, share_noise_std
+from dp.mechanisms import UnitMetrics
+from dp.plan import (
+    Mode,
+    Participation,
+    PrivacyPlan,
+    Unit,
+    Weights,
+    rides_along,
+    share_noise_std,
+    trained_coordinates,
+)
 from dp.rng import NoiseSource, NoiseStream
 from dp.sensitivity import bound_on_grid
+from dp.terms import METRICS
 from fl import fields
 from fl.errors import PlanError, RunStateError, SpecMismatchError
-from fl.ports import FloatVector, NamedTensors
+from fl.ports import FloatVector, Metrics, NamedTensors
+from fl.reals import META_LIMIT
 from fl.work import Work
-from secagg.parameters import SegmentKind, VectorSpec, bulk
+from secagg.parameters import Segment, SegmentKind, VectorSpec, bulk, meta
 
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
@@ -44,6 +57,8 @@ GRID_MODES: Final = frozenset({Mode.SILO, Mode.CENTRAL, Mode.FEDSGD, Mode.PATIEN
 UNIT_MODES: Final = frozenset({Mode.FEDSGD, Mode.PATIENT, Mode.ISRL})
 # Beside the update in a decoded sum: ∑ (b_k − 1/2), under adaptive clipping.
 CLIP_COUNT: Final = "clip_count"
+# Noised sums of losses and right predictions; in isrl a segment of its own.
+METRIC_SUMS: Final = "metric_sums"
 
 # No draw reaches so far: tables end near 14 standard deviations (privacy.md 6.2).
 _REACH_STDS: Final = 20.0
@@ -86,6 +101,10 @@ class PrivateTask(Protocol):
 
     def train_private(self, model: NamedTensors, step: PrivateStep, /) -> FloatVector | IntVector:
         """Return y after K noised steps (isrl), or the clipped sum's integers before the share."""
+        ...
+
+    def measure_private(self, model: NamedTensors, step: PrivateStep, /) -> IntVector:
+        """Return the noised integers of a metric release, shape (2,); isrl with metrics only."""
         ...
 
 
@@ -132,7 +151,6 @@ def check_privacy(plan: "TrainingPlan") -> None:
         ("rounds", privacy.rounds, plan.rounds),
         ("metrics", False, plan.metrics),
         ("standardize", False, plan.standardize),
-        ("early_stop.patience", 0, plan.early_stop.patience),
         ("max_refreshes", 0, plan.max_refreshes),
         ("weighting", privacy.weights.value, plan.weighting.value),
         ("work.kind", Work.FIXED.value, plan.work.kind.value),
@@ -141,6 +159,12 @@ def check_privacy(plan: "TrainingPlan") -> None:
     for name, expected, got in needs:
         if expected != got:
             fields.refuse(name, f"{expected!r} under this privacy plan", got)
+    if plan.early_stop.patience and privacy.metrics is None:
+        fields.refuse(
+            "early_stop.patience",
+            "0 under a privacy plan that releases no metrics",
+            plan.early_stop.patience,
+        )
     if mode in UNIT_MODES and plan.local.local_steps != privacy.local_steps:
         fields.refuse(
             "local.local_steps", f"the privacy plan's {privacy.local_steps}", plan.local.local_steps
@@ -176,7 +200,7 @@ def check_size(privacy: PrivacyPlan, size: int) -> None:
     Raises:
         SpecMismatchError: names both.
     """
-    expected = privacy.dimension - (privacy.adaptive is not None)
+    expected = trained_coordinates(privacy)
     if expected != size:
         raise SpecMismatchError(
             f"privacy plan: expected a model of {expected} parameters, the task's has {size}"
@@ -197,7 +221,7 @@ def private_spec(plan: "TrainingPlan", privacy: PrivacyPlan, name: str, size: in
     """Return what a round of the run sums; `name` is the algorithm's one segment."""
     if privacy.mode not in GRID_MODES:
         segment = bulk(name, size, value_bits=plan.first_value_bits, n_max=plan.max_silos)
-        return VectorSpec(segments=(segment,))
+        return VectorSpec(segments=(segment, *_metric_segments(plan, privacy)))
     reach = privacy.max_units_per_silo * bound_on_grid(privacy) + 1.0
     reach += _REACH_STDS * share_noise_std(privacy)
     bits = int(np.ceil(reach)).bit_length() + 1
@@ -205,6 +229,38 @@ def private_spec(plan: "TrainingPlan", privacy: PrivacyPlan, name: str, size: in
     kind = SegmentKind.NOISED if privacy.mode is Mode.CENTRAL else SegmentKind.BULK
     segment = bulk(name, length, value_bits=bits, n_max=plan.max_silos, kind=kind)
     return VectorSpec(segments=(segment,))
+
+
+def _metric_segments(plan: "TrainingPlan", privacy: PrivacyPlan) -> list[Segment]:
+    """What isrl sums beside the update: two noised integers a silo."""
+    if privacy.metrics is None:
+        return []
+    reach = privacy.max_units_per_silo * bound_on_grid(privacy)
+    bound = int(np.ceil(reach + _REACH_STDS * share_noise_std(privacy))) + 1
+    if bound > META_LIMIT // plan.max_silos:
+        fields.refuse("privacy.grid_bound", "one whose metrics fit the sum's integers", bound)
+    return [meta(METRIC_SUMS, METRICS, bound=bound)]
+
+
+def unit_metrics(metrics: Metrics | None) -> UnitMetrics | None:
+    """Return a silo's metrics as one unit's; None counts as absent."""
+    if metrics is None or not metrics.examples:
+        return None
+    return UnitMetrics(
+        loss=metrics.loss_sum / metrics.examples, correct=metrics.correct / metrics.examples
+    )
+
+
+def released_means(
+    privacy: PrivacyPlan | None, values: Mapping[str, FloatVector], counts: Mapping[str, IntVector]
+) -> tuple[float, float] | None:
+    """Return the noised mean loss and accuracy of a decoded sum; None where there are none."""
+    if privacy is None or privacy.metrics is None:
+        return None
+    if rides_along(privacy):
+        return mechanisms.metric_means(values[METRIC_SUMS], privacy)
+    sums = mechanisms.metrics_from_grid(counts[METRIC_SUMS], privacy)
+    return mechanisms.metric_means(sums, privacy)
 
 
 def grid_step(privacy: PrivacyPlan, clip_norm: float) -> float:
@@ -219,6 +275,7 @@ def clipped_integers(
     clip_norm: float,
     weight: float,
     coins: NoiseSource,
+    metrics: UnitMetrics | None = None,
 ) -> IntVector:
     """Return a silo's clipped, weighted and rounded change, before its share of noise.
 
@@ -227,13 +284,16 @@ def clipped_integers(
         privacy: of mode silo or central.
         clip_norm: C of this round.
         weight: multiplied in after the clip.
+        metrics: of the silo, where the plan releases them.
         coins: for the rounding; secret and independent of the data.
 
     Security: not to leave the silo before noise is added, in `central` the coordinator's.
     """
     try:
         blocks = mechanisms.split_segments(update, privacy)
-        part = mechanisms.contribution(blocks, privacy, clip_norm=clip_norm, weight=weight)
+        part = mechanisms.contribution(
+            blocks, privacy, clip_norm=clip_norm, weight=weight, metrics=metrics
+        )
         return mechanisms.encode(part, privacy, coins)
     except PrivacyError as error:
         raise RunStateError(f"privacy plan: {error}") from error
@@ -280,6 +340,8 @@ def decoded_sum(
     found = {name: np.concatenate(list(released.segments.values()))}
     if released.noisy_count is not None:
         found[CLIP_COUNT] = np.array([released.noisy_count])
+    if released.metrics is not None:
+        found[METRIC_SUMS] = released.metrics
     return found
 
 

@@ -41,7 +41,7 @@ from fl.pipeline import (
 )
 from fl.plan import RoundKind, TrainingPlan
 from fl.ports import FloatVector, NamedTensors, Tensor
-from fl.privacy import privacy_of
+from fl.privacy import privacy_of, released_means
 from fl.state import (
     State,
     decode_state,
@@ -135,7 +135,8 @@ class RoundReport:
         attempt: the one that succeeded.
         survivors: seats in the sum.
         examples: of all survivors; None without metrics, as the next two.
-        loss: mean over their examples at the model the round started from.
+        loss: mean over their examples at the model the round started from; noised under a privacy
+            plan that releases metrics.
         accuracy: likewise.
         auc: of all survivors' examples, from summed histograms; None where there is none.
         concordance: C-index over pairs within the silos; None where there is none.
@@ -539,6 +540,7 @@ class TrainingRun:
         change = flat - layout.flatten(before)
         cosine = _cosine(change, self._last_change)
         self._last_change = change
+        loss, accuracy = _means(self.plan, released)
         metrics = released_metrics(released.meta)
         examples = metrics.examples if metrics and metrics.examples else None
         bins, pairs = released.meta.get(SCORE_BINS), released.meta.get(PAIRS)
@@ -548,8 +550,8 @@ class TrainingRun:
         return replace(
             report,
             examples=examples,
-            loss=metrics.loss_sum / examples if metrics and examples else None,
-            accuracy=metrics.correct / examples if metrics and examples else None,
+            loss=loss,
+            accuracy=accuracy,
             auc=None if bins is None else auc_of_histogram(bins),
             concordance=None if pairs is None else concordance_index(*map(int, pairs)),
             model_norm=float(np.linalg.norm(flat)),
@@ -557,6 +559,17 @@ class TrainingRun:
             aggregate_norm=float(np.linalg.norm(moved)),
             cosine=cosine,
         )
+
+
+def _means(plan: TrainingPlan, released: Decoded) -> tuple[float | None, float | None]:
+    """Return loss and accuracy as far as the sum has them: exact, or noised by a privacy plan."""
+    noised = released_means(privacy_of(plan), released.bulk, released.meta)
+    if noised is not None:
+        return noised
+    metrics = released_metrics(released.meta)
+    if metrics is None or not metrics.examples:
+        return None, None
+    return metrics.loss_sum / metrics.examples, metrics.correct / metrics.examples
 
 
 def _cosine(change: FloatVector, before: FloatVector | None) -> float | None:

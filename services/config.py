@@ -500,6 +500,18 @@ class AdaptiveClipping(_Settings):
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
+class NoisedMetrics(_Settings):
+    """Loss and accuracy of every round with noise, drawn on the same budget (docs/privacy.md).
+
+    Attributes:
+        loss_cap: a unit's loss counts from 0 to this, a public constant.
+        z: noise multiplier of the metrics alone; none in isrl, which takes one more noised step.
+    """
+
+    loss_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    z: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class Privacy(_Settings):
     """What a run promises (docs/privacy.md); give epsilon, or z itself.
 
@@ -518,6 +530,7 @@ class Privacy(_Settings):
         denominator: what a noised sum is divided by; default follows from the above.
         n_c, h_dp: colluding silos, and honest shares that the noise is divided by.
         dimension: trained parameters; needed with an own task.
+        metrics: release each round's loss and accuracy, noised; off by default.
         budget: epsilon that the run's own ledger allows; default is the promise, which leaves no
             room for a failed attempt whose charge does not come back.
     """
@@ -539,6 +552,7 @@ class Privacy(_Settings):
     h_dp: Annotated[int, Field(ge=0)] | None = None
     dimension: Annotated[int, Field(ge=1)] | None = None
     adaptive: AdaptiveClipping | None = None
+    metrics: NoisedMetrics | None = None
     grid_bound: Annotated[float, Field(gt=0)] | None = None
     noise: Literal["gaussian", "skellam"] = "gaussian"
     strict: bool = False

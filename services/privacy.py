@@ -7,6 +7,7 @@ from dp.errors import PrivacyError
 from dp.plan import (
     AdaptiveClip,
     Adjacency,
+    MetricRelease,
     Mode,
     Noise,
     Participation,
@@ -14,6 +15,7 @@ from dp.plan import (
     Unit,
     Weights,
 )
+from dp.terms import METRICS
 from fl.models import initial_parameters
 from fl.personal import split_personal
 from fl.plan import TABULAR
@@ -52,6 +54,8 @@ def _plan(config: RunConfig, settings: Privacy, size: int) -> PrivacyPlan:
     steps = 1 if unit is Unit.SILO else config.local.steps
     n_c, h_dp = _shares(settings, mode, cohort)
     adaptive = AdaptiveClip(**dict(settings.adaptive)) if settings.adaptive else None
+    metrics = MetricRelease(**dict(settings.metrics)) if settings.metrics else None
+    rides_along = METRICS if metrics is not None and mode is not Mode.ISRL else 0
     weights = Weights(config.weights.kind)
     return PrivacyPlan(
         unit=unit,
@@ -61,7 +65,7 @@ def _plan(config: RunConfig, settings: Privacy, size: int) -> PrivacyPlan:
         z=settings.z or _z(config, settings, mode, steps),
         rounds=config.run.rounds,
         delta=settings.delta,
-        dimension=size + (adaptive is not None),
+        dimension=size + (adaptive is not None) + rides_along,
         cohort_size=cohort,
         denominator=_denominator(config, settings, mode, cohort),
         q=settings.q,
@@ -74,6 +78,7 @@ def _plan(config: RunConfig, settings: Privacy, size: int) -> PrivacyPlan:
         max_units_per_silo=settings.max_units_per_silo,
         max_silos_per_unit=settings.max_silos_per_unit,
         adaptive=adaptive,
+        metrics=metrics,
         grid_bound=settings.grid_bound,
         noise=Noise(settings.noise),
         strict=settings.strict,
@@ -90,6 +95,7 @@ def _z(config: RunConfig, settings: Privacy, mode: Mode, steps: int) -> float:
         rounds=config.run.rounds,
         local_steps=steps,
         q=settings.q,
+        metrics=settings.metrics is not None,
     )
 
 

@@ -135,7 +135,19 @@ class OwnTask:
 
         own = self._own
         bridge.load_model(self._module, model)
-        return private.step(self._module, own.loss, own.examples, step, own.unit_of)
+        return private.step(
+            self._module, own.loss, own.examples, step, unit_of=own.unit_of, correct=own.correct
+        )
+
+    def measure_private(self, model: NamedTensors, step: PrivateStep, /) -> IntVector:
+        """Return a metric release's noised integers at `model`, under isrl."""
+        from fl.training import bridge, private
+
+        own = self._own
+        bridge.load_model(self._module, model)
+        return private.measure(
+            self._module, own.loss, own.examples, step, unit_of=own.unit_of, correct=own.correct
+        )
 
     def evaluate(self, model: NamedTensors, /) -> Metrics:
         """Return the sums over all examples at `model`."""

@@ -7,16 +7,10 @@ import numpy as np
 from torch import nn
 
 from dp.errors import PrivacyError
-from dp.local_sgd import (
-    Examples,
-    LossFunction,
-    UnitData,
-    check_module,
-    fedsgd_sum,
-    patient_sum,
-    train_isrl,
-)
+from dp.local_sgd import fedsgd_sum, isrl_metrics, patient_sum, train_isrl
+from dp.modules import Examples, LossFunction, check_module
 from dp.plan import Mode, PrivacyPlan, Unit
+from dp.unit_data import CorrectFunction, Meter, UnitData
 from fl.errors import DataError
 from fl.ports import FloatVector
 from fl.privacy import IntVector, PrivateStep
@@ -50,7 +44,9 @@ def step(
     loss: LossFunction,
     examples: Examples,
     wanted: PrivateStep,
-    unit_of: IntVector | None,
+    *,
+    unit_of: IntVector | None = None,
+    correct: CorrectFunction | None = None,
 ) -> FloatVector | IntVector:
     """Take one round's steps from the parameters that the module holds.
 
@@ -60,6 +56,7 @@ def step(
         examples: the silo's records.
         wanted: what the round asks.
         unit_of: each record's unit, None where every record is one.
+        correct: counts right outputs, for a plan that releases metrics.
 
     Returns:
         in isrl the model after K noised steps, shape (d,), float64; else the clipped sum's
@@ -93,10 +90,33 @@ def step(
             source=source,
             coins=source,
             clip_norm=wanted.clip_norm,
+            meter=Meter(module=module, loss=loss, correct=correct),
         )
     except PrivacyError as error:
         raise DataError(f"privacy plan: {error}") from error
     return found.integers.astype(np.int64, copy=False)
+
+
+def measure(
+    module: nn.Module,
+    loss: LossFunction,
+    examples: Examples,
+    wanted: PrivateStep,
+    *,
+    unit_of: IntVector | None = None,
+    correct: CorrectFunction | None = None,
+) -> IntVector:
+    """Return isrl's noised metrics at the model that the module holds; arguments as for `step`.
+
+    Raises:
+        DataError: the plan and the data do not fit.
+    """
+    meter = Meter(module=module, loss=loss, correct=correct)
+    try:
+        data = _units(examples, wanted.plan, unit_of)
+        return isrl_metrics(module, data, wanted.plan, meter=meter, source=wanted.source)
+    except PrivacyError as error:
+        raise DataError(f"privacy plan: {error}") from error
 
 
 def _units(examples: Examples, plan: PrivacyPlan, unit_of: IntVector | None) -> UnitData:

@@ -134,7 +134,14 @@ class TabularTask:
         from fl.training import private
 
         module, examples = self._loaded(model)
-        return private.step(module, self._loss, examples, step, None)
+        return private.step(module, self._loss, examples, step, correct=_right)
+
+    def measure_private(self, model: NamedTensors, step: PrivateStep, /) -> IntVector:
+        """Return a metric release's noised integers at `model`, under isrl."""
+        from fl.training import private
+
+        module, examples = self._loaded(model)
+        return private.measure(module, self._loss, examples, step, correct=_right)
 
     def evaluate(self, model: NamedTensors, /) -> Metrics:
         """Return the summed loss and the correct predictions over all rows at `model`."""
@@ -177,6 +184,13 @@ class TabularTask:
                 outputs[:, 0], targets.to(outputs.dtype)
             )
         return functional.cross_entropy(outputs, targets)
+
+
+def _right(outputs: "torch.Tensor", targets: "torch.Tensor") -> int:
+    """Count right outputs: of one logit by its sign, of several by the largest."""
+    if outputs.shape[1] == 1:
+        return int(((outputs[:, 0] > 0) == (targets == 1)).sum())
+    return int((outputs.argmax(dim=1) == targets).sum())
 
 
 def build_module(model: TabularModel) -> "nn.Module":

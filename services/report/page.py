@@ -14,7 +14,7 @@ from scipy import special
 from dp.accountant import delta_for
 from dp.charges import ChargeState
 from dp.errors import PrivacyError
-from dp.plan import Adjacency, Mode, PrivacyPlan, Unit, noise_on_mean
+from dp.plan import Adjacency, Mode, PrivacyPlan, Unit, metric_noise, noise_on_mean
 from services.errors import CorruptError
 from services.report.facts import Facts, PlanFacts, event_text
 from services.report.plots import Plot, bars
@@ -289,12 +289,14 @@ def _operating_curve(facts: Facts) -> list[str]:
 
 def _events(facts: Facts) -> list[str]:
     rows = [
-        _row(f"{one.round}.{one.attempt}", event_text(one.event), event_text(one.local))
+        _row(
+            f"{one.round}.{one.attempt}", one.purpose, event_text(one.event), event_text(one.local)
+        )
         for one in facts.charges
     ]
     if not rows:
         return []
-    head = ("Round.attempt", "booked", "if secure aggregation fails")
+    head = ("Round.attempt", "purpose", "booked", "if secure aggregation fails")
     return ["<h2>Annex: events</h2>", _table(head, rows)]
 
 
@@ -324,6 +326,7 @@ def _plan_rows(one: PlanFacts) -> list[tuple[str, object]]:
         ("sampling rate q", plan.q),
         ("local steps K", plan.local_steps),
         ("coordinates d", plan.dimension),
+        ("metrics in each release", _metric_words(plan)),
         ("silos planned", plan.cohort_size),
         ("n_c, h_dp", f"{plan.n_c}, {plan.h_dp}"),
         ("fewest survivors", one.floor),
@@ -331,6 +334,16 @@ def _plan_rows(one: PlanFacts) -> list[tuple[str, object]]:
         ("noise on the mean, L2", f"{noise_on_mean(plan):.4g}"),
         ("signed by", ", ".join(one.silos)),
     ]
+
+
+def _metric_words(plan: PrivacyPlan) -> str:
+    if plan.metrics is None:
+        return "none"
+    share = f"a share has noise of std {metric_noise(plan):.2g}"
+    if plan.metrics.z is None:
+        return f"loss up to {plan.metrics.loss_cap:g} and accuracy, one noised step more; {share}"
+    cost = f"z = {plan.metrics.z:g} of their own, inside the plan's z"
+    return f"loss up to {plan.metrics.loss_cap:g} and accuracy, {cost}; {share}"
 
 
 def _number(value: float) -> str:

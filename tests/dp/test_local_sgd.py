@@ -17,19 +17,18 @@ from dp import local_sgd
 from dp.errors import InfeasibleError, PlanError, UnsafeModuleError
 from dp.local_sgd import (
     NoisyOptimizer,
-    UnitData,
-    check_module,
     fedsgd_sum,
+    isrl_metrics,
     noise_vector,
     patient_sum,
     train_isrl,
-    trainable,
-    unwrapped,
 )
-from dp.mechanisms import GridNoise
+from dp.mechanisms import GridNoise, decode, metric_means, split_padding
+from dp.modules import check_module, trainable, unwrapped
 from dp.plan import (
     Adjacency,
     Clipping,
+    MetricRelease,
     Mode,
     Participation,
     PrivacyPlan,
@@ -41,6 +40,7 @@ from dp.plan import (
 )
 from dp.rng import NoiseStream, ReplayStream
 from dp.testing import CountingSource
+from dp.unit_data import Meter, UnitData
 
 STEP = 2.0**-12
 
@@ -478,6 +478,54 @@ def test_a_replayed_source_stamps_the_run() -> None:
     assert not any(run.is_private for run in runs)
     pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def right(outputs: torch.Tensor, targets: torch.Tensor) -> int:
+    """Count right classes."""
+    return int((outputs.argmax(dim=1) == targets).sum())
+
+
+@pytest.mark.parametrize("mode", [Mode.FEDSGD, Mode.PATIENT])
+def test_metrics_are_of_the_model_that_came(mode: Mode) -> None:
+    """Each unit's loss and right predictions, before any step; the model stays as it was."""
+    data, model = records(), small_model()
+    used = plan(
+        mode, dimension=28, denominator=40.0, allow_low_utility=True,
+        metrics=MetricRelease(loss_cap=4.0, z=20.0),
+    )  # fmt: skip
+    unit_of = np.arange(40) // 2 if mode is Mode.PATIENT else None
+    units = UnitData(examples=data, unit_of=unit_of, min_units=20)
+    meter = Meter(module=model, loss=functional.cross_entropy, correct=right)
+    summed: Any = fedsgd_sum if mode is Mode.FEDSGD else patient_sum
+    options = {"learning_rate": 0.5, "source": ReplayStream(b"m"), "coins": ReplayStream(b"c")}
+    found = summed(model, functional.cross_entropy, units, used, meter=meter, **options)
+    assert model.training
+    coordinates, _ = split_padding(found.integers, used)
+    released = decode(coordinates, used).metrics
+    assert released is not None
+    with torch.no_grad():
+        outputs = model(data.inputs)
+    loss, accuracy = metric_means(released * 40.0 / units.count, used)
+    assert loss == pytest.approx(float(functional.cross_entropy(outputs, data.targets)), abs=0.02)
+    assert accuracy == pytest.approx(right(outputs, data.targets) / 40, abs=0.01)
+    with pytest.raises(PlanError, match="nothing measures"):
+        summed(model, functional.cross_entropy, units, used, **options)
+
+
+def test_isrl_metrics_are_a_step_of_their_own() -> None:
+    """A secret sample, full noise; a unit that cannot be measured shows nothing."""
+    model = small_model()
+    used = plan(Mode.ISRL, metrics=MetricRelease(loss_cap=4.0), max_units_per_silo=40, z=0.05)
+    sums = []
+    for broken, correct in ((-1, right), (3, right), (-1, None)):
+        units = UnitData(examples=records(broken=broken))
+        meter = Meter(module=model, loss=functional.cross_entropy, correct=correct)
+        one = isrl_metrics(model, units, used, meter=meter, source=ReplayStream(b"same"))
+        assert one.shape == (2,)
+        sums.append(one)
+    # The broken record counts as absent, a half; without `correct` all count as wrong.
+    assert np.abs(sums[0] - sums[1]).max() < 2 * bound_on_grid(used)
+    assert sums[2][1] < sums[0][1] - 10 * bound_on_grid(used)
 
 
 def test_gradients_are_used_once() -> None:

@@ -13,8 +13,10 @@ from dp.errors import NoiseShortfallError, OverflowAlarmError, PlanError
 from dp.mechanisms import (
     ALARM,
     GridNoise,
+    UnitMetrics,
     UnitSum,
     add_central_noise,
+    centered_metrics,
     check_range,
     check_survivors,
     contribution,
@@ -22,6 +24,9 @@ from dp.mechanisms import (
     draw_share,
     encode,
     full_noise,
+    metric_means,
+    metrics_from_grid,
+    noised_metrics,
     split_padding,
     split_segments,
 )
@@ -29,6 +34,7 @@ from dp.plan import (
     AdaptiveClip,
     Adjacency,
     Clipping,
+    MetricRelease,
     Mode,
     Noise,
     PrivacyPlan,
@@ -38,6 +44,7 @@ from dp.plan import (
     bound_on_grid,
     grid_sensitivity,
     share_noise_std,
+    update_z,
 )
 from dp.rng import NoiseStream, ReplayStream
 
@@ -229,6 +236,81 @@ def test_the_bits_noise_is_sigma_b() -> None:
     assert count_std == pytest.approx(6.56, rel=0.02)
     assert count_std >= 6.56
     assert total_std / grid_sensitivity(used) == pytest.approx(4.0, rel=1e-6)
+
+
+METRIC = MetricRelease(loss_cap=2.0, z=20.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    loss=st.floats(allow_nan=True, allow_infinity=True),
+    correct=st.floats(0.0, 1.0),
+)
+def test_a_unit_with_metrics_moves_the_integers_by_at_most_d2(
+    seed: int, loss: float, correct: float
+) -> None:
+    """Whatever the loss is, NaN and infinities too: the joint sensitivity is the plan's."""
+    of = units_plan(dimension=22, metrics=METRIC, allow_low_utility=True)
+    measured = UnitMetrics(loss=loss, correct=correct)
+    sums = []
+    for present in (False, True):
+        total = UnitSum(of, ReplayStream(seed.to_bytes(4)))
+        for place, vector in enumerate(rows(3, 20, seed)):
+            total.add(one(vector, of, metrics=UnitMetrics(loss=0.5, correct=place / 2)))
+        if present:
+            total.add(one(100.0 * rows(1, 20, seed + 1)[0], of, metrics=measured))
+        sums.append(total.integers())
+    assert distance(sums[0], sums[1]) <= grid_sensitivity(of)
+
+
+def test_metrics_come_back_as_means_of_the_public_number_of_units() -> None:
+    """Losses beyond the cap count as the cap; who could not be measured counts as half."""
+    of = units_plan(dimension=22, metrics=METRIC, denominator=4.0, allow_low_utility=True)
+    total = UnitSum(of, ReplayStream(b"coins"))
+    for measured in (
+        UnitMetrics(loss=0.5, correct=1.0),
+        UnitMetrics(loss=99.0, correct=0.0),
+        UnitMetrics(loss=math.nan, correct=1.0),
+        None,
+    ):
+        total.add(one(np.zeros(20), of, metrics=measured))
+    integers, _ = split_padding(total.integers(), of)
+    found = decode(integers, of)
+    assert found.metrics is not None
+    loss, accuracy = metric_means(found.metrics, of)
+    assert loss == pytest.approx((0.5 + 2.0 + 2.0 + 1.0) / 4, abs=1e-2)
+    assert accuracy == pytest.approx((1.0 + 0.0 + 1.0 + 0.5) / 4, abs=1e-2)
+
+
+def test_the_metrics_noise_is_their_own_z() -> None:
+    """The common noise, z_delta·C, is z_m times what one unit moves the two metrics by."""
+    of = units_plan(dimension=22, metrics=METRIC, allow_low_utility=True)
+    halves = centered_metrics(UnitMetrics(loss=5.0, correct=1.0), of)
+    moved = float(np.linalg.norm(halves)) * bound_on_grid(of)
+    assert math.sqrt(of.h_dp) * share_noise_std(of) / moved == pytest.approx(20.0, rel=1e-2)
+    assert update_z(of) == pytest.approx((of.z**-2 - 20.0**-2) ** -0.5)
+
+
+def test_isrl_metrics_carry_full_noise_in_every_silo() -> None:
+    """One further step: std z of what one unit can do, and the mean comes back."""
+    of = plan(
+        unit=Unit.RECORD, mode=Mode.ISRL, n_c=0, h_dp=0, padding=0, z=1.0, denominator=10.0,
+        max_units_per_silo=4, metrics=MetricRelease(loss_cap=2.0), local_steps=2,
+    )  # fmt: skip
+    units = [UnitMetrics(loss=0.5, correct=1.0)] * 3 + [None]
+    drawn = [noised_metrics(units, of, ReplayStream(bytes([seed]))) for seed in range(200)]
+    assert not drawn[0].is_private
+    found = np.array([metrics_from_grid(one.values, of) for one in drawn])
+    assert found.mean(axis=0) == pytest.approx([3 * -0.25, 3 * 0.5], abs=0.2)
+    # One unit moves the pair by 1/√2 at most, in halves: the plan's z = 1 is a std of that.
+    assert found.std(axis=0) == pytest.approx(math.sqrt(0.5), rel=0.2)
+
+
+def test_metrics_without_a_plan_for_them_are_refused() -> None:
+    """Nothing is released that nobody planned."""
+    with pytest.raises(PlanError, match="no metrics"):
+        centered_metrics(None, plan())
 
 
 def test_weights_multiply_inside_and_are_bounded() -> None:

@@ -15,6 +15,7 @@ from dp.plan import (
     AdaptiveClip,
     Adjacency,
     Clipping,
+    MetricRelease,
     Mode,
     Noise,
     Participation,
@@ -23,16 +24,20 @@ from dp.plan import (
     Unit,
     Weights,
     bit_scale,
+    counted_units,
     delta_terms,
     event_of,
     grid_sensitivity,
+    metric_scale,
     noise_on_mean,
+    releases_per_round,
     round_event,
     segment_scales,
     sensitivity,
     share_noise_std,
     steps_per_unit,
     total_noise_std,
+    trained_coordinates,
     update_z,
 )
 
@@ -106,6 +111,7 @@ def test_every_field_changes_the_digest() -> None:
         "max_silos_per_unit",
         "clipping",
         "adaptive",
+        "metrics",
         "strict",
     }
     assert set(other) | tied == {item.name for item in fields(PrivacyPlan)}
@@ -231,6 +237,84 @@ def test_impossible_adaptive_clips_are_refused(change: dict[str, float]) -> None
         replace(ADAPTIVE, **change)
 
 
+class TestMetrics:
+    """Loss and right predictions draw on the plan's own z (privacy.md 4.5)."""
+
+    def test_the_parts_of_z_add_up_as_in_the_design(self) -> None:
+        """z_grad = 4 beside metrics at 40 is z = 3.980, whose sensitivity is the joint one."""
+        plan = PrivacyPlan(
+            **{**PATIENT, "z": (4.0**-2 + 40.0**-2) ** -0.5, "dimension": 102},
+            metrics=MetricRelease(loss_cap=2.0, z=40.0),
+        )
+        assert plan.z == pytest.approx(3.980, abs=5e-4)
+        assert update_z(plan) == pytest.approx(4.0)
+        assert trained_coordinates(plan) == 100
+        bare = replace(plan, metrics=None)
+        # What one unit moves, in clip norms, times z is the common noise: z_delta.
+        ratio = grid_sensitivity(plan) / grid_sensitivity(bare)
+        assert ratio * plan.z == pytest.approx(4.0, rel=1e-4)
+        assert event_of(plan, z=plan.z) == event_of(bare, z=plan.z)
+        assert PrivacyPlan.from_bytes(plan.to_bytes()) == plan
+
+    def test_bit_and_metrics_ride_together(self) -> None:
+        """Three parts of one z."""
+        plan = PrivacyPlan(
+            **{**PATIENT, "dimension": 103},
+            adaptive=replace(ADAPTIVE, count_noise_std=20.0),
+            metrics=MetricRelease(loss_cap=2.0, z=30.0),
+        )
+        parts = (update_z(plan), 40.0, 30.0)
+        assert sum(part**-2 for part in parts) == pytest.approx(plan.z**-2)
+        assert trained_coordinates(plan) == 100
+
+    def test_in_isrl_they_are_one_more_noised_step(self) -> None:
+        """Everyone outside the silo sees them under that step's noise alone."""
+        bare = PrivacyPlan(**ISRL)
+        plan = replace(bare, metrics=MetricRelease(loss_cap=2.0))
+        assert releases_per_round(plan) == plan.local_steps + 1
+        assert event_of(plan, z=1.0).count == plan.local_steps + 1
+        assert grid_sensitivity(plan) == grid_sensitivity(bare)
+        assert metric_scale(plan) == pytest.approx(math.sqrt(2.0))
+        expected = plan.denominator * plan.q * plan.max_units_per_silo
+        assert counted_units(plan) == pytest.approx(expected)
+
+    @pytest.mark.parametrize(
+        ("values", "error", "word"),
+        [
+            ({**PATIENT, "dimension": 102, "metrics": (2.0, None)}, PlanError, "metrics.z"),
+            ({**ISRL, "metrics": (2.0, 4.0)}, PlanError, "metrics.z"),
+            ({**PATIENT, "dimension": 2, "metrics": (2.0, 40.0)}, PlanError, "dimension"),
+            ({**PATIENT, "dimension": 102, "metrics": (2.0, 0.5)}, InfeasibleError, "budget"),
+            ({**SILO, "dimension": 102, "metrics": (2.0, 40.0)}, PlanError, "public data"),
+            (
+                {
+                    **PATIENT,
+                    "dimension": 102,
+                    "metrics": (2.0, 40.0),
+                    "clipping": Clipping.SEGMENTS,
+                    "segments": (Segment(name="all", length=100, bound=1.0),),
+                },
+                PlanError,
+                "flat",
+            ),
+        ],
+        ids=["no z", "isrl z", "no model", "overspent", "useless", "segments"],
+    )
+    def test_what_is_refused(
+        self, values: dict[str, Any], error: type[Exception], word: str
+    ) -> None:
+        """Each with its reason."""
+        loss_cap, z = values["metrics"]
+        with pytest.raises(error, match=word):
+            PrivacyPlan(**{**values, "metrics": MetricRelease(loss_cap=loss_cap, z=z)})
+
+    @pytest.mark.parametrize("change", [{"loss_cap": 0.0}, {"z": -1.0}], ids=str)
+    def test_impossible_metrics_are_refused(self, change: dict[str, float]) -> None:
+        """A cap and a multiplier above zero."""
+        with pytest.raises(PlanError, match="metrics"):
+            MetricRelease(**{"loss_cap": 1.0, **change})
+
+
 class TestBytes:
     def altered(self, **changes: object) -> bytes:
         body = json.loads(PrivacyPlan(**SILO).to_bytes())
@@ -240,7 +324,8 @@ class TestBytes:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"extra": 1}, {"version": 2}, {"unit": "person"}, {"unit": 1}, {"z": 4}, {"z": "4e0"},
+            {"extra": 1}, {"version": 1}, {"unit": "person"}, {"unit": 1}, {"z": 4}, {"z": "4e0"},
+            {"metrics": {"z": "4"}},
             {"rounds": "50"}, {"segments": {}}, {"segments": [{"name": "a"}]}, {"adaptive": {}},
             {"adaptive": 1}, {"strict": "no"}, {"z": "0"}, {"padding": "1024"},
             {"segments": [{"name": 1, "length": 100, "bound": "1", "z": None}]},

@@ -26,6 +26,7 @@ from dp.offline import protocol_fields
 from dp.plan import (
     AdaptiveClip,
     Adjacency,
+    MetricRelease,
     Mode,
     Noise,
     Participation,
@@ -168,8 +169,16 @@ class TestTrueLedgers:
                 PLAN, cohort_size=100, denominator=100.0, dimension=101,
                 adaptive=AdaptiveClip(count_noise_std=6.56, clip_min=0.1, clip_max=10.0),
             ),
+            replace(SAMPLED, metrics=MetricRelease(loss_cap=3.0, z=30.0)),
+            replace(
+                PLAN, mode=Mode.ISRL, unit=Unit.RECORD, n_c=0, h_dp=0, padding=0, z=8.0,
+                local_steps=3, metrics=MetricRelease(loss_cap=3.0), max_units_per_silo=100,
+            ),
         ],
-        ids=["silo", "fedsgd", "skellam", "central", "isrl", "replace-one", "adaptive"],
+        ids=[
+            *("silo", "fedsgd", "skellam", "central", "isrl", "replace-one", "adaptive"),
+            *("metrics", "isrl-metrics"),
+        ],
     )  # fmt: skip
     def test_every_kind_of_plan_verifies(self, plan: PrivacyPlan) -> None:
         """Written by the service's side, recomputed by the auditor's."""

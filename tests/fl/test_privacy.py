@@ -9,6 +9,7 @@ import pytest
 from dp.plan import (
     AdaptiveClip,
     Adjacency,
+    MetricRelease,
     Mode,
     PrivacyPlan,
     Unit,
@@ -20,7 +21,7 @@ from dp.rng import ReplayStream
 from fl.errors import PlanError, SpecMismatchError
 from fl.participant import RunParticipant
 from fl.pipeline import Decoded, vector_spec
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan, Weighting
+from fl.plan import EarlyStop, LocalPlan, TaskPlan, TrainingPlan, Weighting
 from fl.privacy import CLIP_COUNT, as_settings, document_of, privacy_of
 from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
 from fl.simulation import simulate
@@ -149,6 +150,31 @@ def test_a_silo_run_goes_through_the_secure_sum(algorithm: str) -> None:
     assert result.status is RunStatus.COMPLETED, result.reason
     assert [report.loss for report in result.reports] == [None] * 3
     assert all(report.saturated == 0 for report in result.reports)
+
+
+@pytest.mark.parametrize("mode", [Mode.SILO, Mode.CENTRAL])
+def test_a_silo_s_loss_rides_in_the_noised_vector(mode: Mode) -> None:
+    """Off by default; if planned, the mean over silos is reported, and early stopping reads it."""
+    if mode is Mode.CENTRAL:
+        pytest.importorskip("opacus")
+    ring = {} if mode is Mode.SILO else {"n_c": 0, "h_dp": 0}
+    privacy = silo_plan(
+        mode=mode, z=0.01, dimension=3, metrics=MetricRelease(loss_cap=50.0, z=0.02), **ring
+    )
+    tasks = least_squares_toy(1, silos=SILOS)
+    plan = training(privacy, early_stop=EarlyStop(patience=9))
+    result = simulate(plan, tasks)
+    assert result.status is RunStatus.COMPLETED, result.reason
+    exact = [task.evaluate(task.initial_model(plan.seed)) for task in tasks.values()]
+    mean = np.mean([min(one.loss_sum / one.examples, 50.0) for one in exact])
+    assert result.reports[0].loss == pytest.approx(mean, abs=2.0)
+    assert result.reports[0].examples is None
+
+
+def test_early_stopping_needs_released_metrics() -> None:
+    """A silo's own losses are not for schedules (privacy.md 4.5)."""
+    with pytest.raises(PlanError, match=r"early_stop"):
+        training(silo_plan(), early_stop=EarlyStop(patience=1))
 
 
 def participant(plan: TrainingPlan, task: LeastSquaresTask, seat: int = 1) -> RunParticipant:

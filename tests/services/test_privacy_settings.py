@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dp.plan import Mode, Participation, PrivacyPlan, Unit, noise_on_mean
+from dp.plan import Mode, Participation, PrivacyPlan, Unit, noise_on_mean, update_z
 from dp.trust import plan_epsilon
 from fl.plan import TrainingPlan
 from fl.privacy import privacy_of
@@ -125,3 +125,19 @@ def test_an_own_task_has_to_say_its_size() -> None:
     config = parse_config(own.encode(), RunConfig, source="run.toml", base=Path())
     with pytest.raises(ConfigError, match="dimension"):
         build_plan(config, max_silos=10)
+
+
+def test_metrics_draw_on_the_plan_s_own_epsilon() -> None:
+    """With or without them the promise is the same; what they take, the update lacks."""
+    table = "\n[privacy.metrics]\nloss_cap = 3.0\n"
+    common = "epsilon = 8.0\nq = 0.1\nunits = 9000\nmax_units_per_silo = 2000"
+    with_them = plan_of(f'mode = "patient"\n{common}{table}z = 20.0')
+    bare = plan_of(f'mode = "patient"\n{common}')
+    assert with_them.dimension == bare.dimension + 2
+    assert plan_epsilon(with_them).eps == pytest.approx(plan_epsilon(bare).eps)
+    assert update_z(with_them) > bare.z
+    local = plan_of(f'mode = "isrl"\n{common}{table}', steps=3)
+    alone = plan_of(f'mode = "isrl"\n{common}', steps=3)
+    assert local.dimension == alone.dimension
+    assert plan_epsilon(local).eps <= 8.0
+    assert local.z > alone.z

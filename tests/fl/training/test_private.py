@@ -8,6 +8,7 @@ from torch import nn
 from dp.errors import PlanError as DpPlanError
 from dp.plan import (
     Adjacency,
+    MetricRelease,
     Mode,
     Participation,
     PrivacyPlan,
@@ -18,8 +19,8 @@ from dp.plan import (
 from dp.rng import ReplayStream
 from fl.errors import DataError, PlanError
 from fl.participant import RunParticipant
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.privacy import as_settings, document_of, first_range, privacy_of
+from fl.plan import EarlyStop, LocalPlan, TaskPlan, TrainingPlan
+from fl.privacy import METRIC_SUMS, as_settings, document_of, first_range, privacy_of
 from fl.run import RoundRequest, RunStatus, TrainingRun
 from fl.seeding import generator
 from fl.simulation import simulate
@@ -47,6 +48,7 @@ def own_task(seed: int, *, rows: int = ROWS, patients: bool = False) -> OwnTask:
                 inputs=torch.from_numpy(inputs), targets=torch.from_numpy(targets)
             ),
             loss=nn.functional.binary_cross_entropy_with_logits,
+            correct=lambda outputs, truth: int(((outputs > 0) == (truth > 0.5)).sum()),
             unit_of=np.arange(rows) // 2 if patients else None,
         )
     )
@@ -99,6 +101,55 @@ def test_a_run_of_each_mode_completes(mode: Mode) -> None:
     assert result.status is RunStatus.COMPLETED, result.reason
     assert all(report.loss is None for report in result.reports)
     assert not np.array_equal(result.model()["weight"], tasks["silo-1"].initial_model(0)["weight"])
+
+
+def metric_plan(mode: Mode, **changes: object) -> PrivacyPlan:
+    """A plan that releases metrics under little noise."""
+    z = None if mode is Mode.ISRL else 0.2
+    extra = 0 if mode is Mode.ISRL else 2
+    fields: dict[str, object] = {
+        "metrics": MetricRelease(loss_cap=4.0, z=z),
+        "dimension": FEATURES + 1 + extra,
+        "z": 0.1,
+    }
+    return unit_plan(mode, **(fields | changes))
+
+
+@pytest.mark.parametrize("mode", [Mode.ISRL, Mode.FEDSGD, Mode.PATIENT])
+def test_noised_metrics_are_reported_and_early_stopping_reads_them(mode: Mode) -> None:
+    """Loss near ln 2 at the first model; nobody counts examples; patience is allowed."""
+    tasks = {f"silo-{n}": own_task(n, patients=mode is Mode.PATIENT) for n in range(1, SILOS + 1)}
+    plan = training(metric_plan(mode), early_stop=EarlyStop(patience=5))
+    result = simulate(plan, tasks)
+    assert result.status is RunStatus.COMPLETED, result.reason
+    first, last = result.reports
+    assert first.examples is None
+    assert first.loss is not None
+    assert first.accuracy is not None
+    exact = [task.evaluate(task.initial_model(0)) for task in tasks.values()]
+    mean = sum(one.loss_sum for one in exact) / sum(one.examples for one in exact)
+    assert first.loss == pytest.approx(mean, abs=0.35)
+    assert 0.0 <= first.accuracy <= 1.0
+    assert last.loss is not None
+
+
+def test_isrl_sends_its_metrics_under_local_noise() -> None:
+    """Table 5.4: two integers beside the delta, each with full noise in the silo."""
+    privacy = metric_plan(Mode.ISRL, z=1.0, max_units_per_silo=ROWS)
+    plan = training(privacy)
+    vectors = [sent(plan, own_task(1), 1)[0] for _ in range(60)]
+    assert set(vectors[0]) == {"update", METRIC_SUMS}
+    values = np.array([one[METRIC_SUMS] for one in vectors])
+    assert (values.std(axis=0) > 0.7 * share_noise_std(privacy)).all()
+
+
+def test_joint_metrics_ride_in_the_one_noised_vector() -> None:
+    """Table 5.4: no segment beside it; the metrics' coordinates carry the same share."""
+    privacy = metric_plan(Mode.FEDSGD, z=0.8, metrics=MetricRelease(loss_cap=4.0, z=3.0))
+    vectors = sent(training(privacy), own_task(1), 60)
+    assert all(set(one) == {"update"} for one in vectors)
+    values = np.array([one["update"][FEATURES + 1 : FEATURES + 3] for one in vectors])
+    assert (values.std(axis=0) > 0.7 * share_noise_std(privacy)).all()
 
 
 def test_isrl_runs_scaffold_with_option_two() -> None:
