@@ -21,9 +21,10 @@ from dp.rng import ReplayStream
 from fl.errors import PlanError, SpecMismatchError
 from fl.participant import RunParticipant
 from fl.pipeline import Decoded, vector_spec
-from fl.plan import EarlyStop, LocalPlan, TaskPlan, TrainingPlan, Weighting
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan, Weighting
 from fl.privacy import CLIP_COUNT, as_settings, document_of, privacy_of
 from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+from fl.schedules import EarlyStop
 from fl.simulation import simulate
 from fl.state import decode_state, ranges_of
 from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy

@@ -19,9 +19,10 @@ from dp.plan import (
 from dp.rng import ReplayStream
 from fl.errors import DataError, PlanError
 from fl.participant import RunParticipant
-from fl.plan import EarlyStop, LocalPlan, TaskPlan, TrainingPlan
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import METRIC_SUMS, as_settings, document_of, first_range, privacy_of
 from fl.run import RoundRequest, RunStatus, TrainingRun
+from fl.schedules import EarlyStop
 from fl.seeding import generator
 from fl.simulation import simulate
 from fl.testing import DictMemory, least_squares_toy
