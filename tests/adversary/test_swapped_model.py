@@ -3,7 +3,13 @@
 import pytest
 
 from secagg import messages
-from secagg.errors import BadSignatureError, ModelMismatchError, SurvivorsMismatchError
+from secagg.errors import (
+    BadSignatureError,
+    ModelMismatchError,
+    PolicyRefusedError,
+    SurvivorsMismatchError,
+)
+from secagg.policy import SiloPolicy
 from secagg.testing import RoundHarness, make_federation, make_parameters
 from tests.adversary.stage import MODEL, Stage, random_inputs, small_spec
 
@@ -68,7 +74,22 @@ def test_bytes_that_are_not_those_signed() -> None:
     stage.stores[1].put_state(b"another state")
     stage.refuses(1, stage.notice(), ModelMismatchError, "not those that the coordinator signed")
     stage.refuses(2, stage.notice(), ModelMismatchError)  # no bytes at all
+    stage.stores[3].put_state(MODEL[:-1] + b"\x00")  # as many bytes as announced
+    stage.refuses(3, stage.notice(), ModelMismatchError, "not those that the coordinator signed")
     stage.assert_hidden()
+
+
+def test_a_first_state_that_is_not_pinned() -> None:
+    """The policy names the states that a silo starts from; a successor needs no pin."""
+    pinned = SiloPolicy(first_states=frozenset({messages.model_hash("training", b"another")}))
+    successor = {2: messages.model_hash("training", MODEL)}
+    stage = Stage(4, policies={1: pinned, 2: pinned}, required=successor)
+    stage.deliver()
+    for seat in (1, 2):
+        stage.stores[seat].put_state(MODEL)
+    stage.refuses(1, stage.notice(), PolicyRefusedError, "rule first_states")
+    stage.tell(2, stage.notice())
+    assert stage.wants_training == {2}
 
 
 def test_a_state_that_does_not_follow_from_the_last_result() -> None:

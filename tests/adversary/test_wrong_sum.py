@@ -15,11 +15,13 @@ from secagg import canonical, messages, server, vectors
 from secagg.effects import Broadcast, SendTo
 from secagg.errors import (
     BadDisclosureError,
+    BadSignatureError,
     EvidenceError,
     ForgedSumError,
     LocalProtocolError,
     RemoteProtocolError,
     ReplayError,
+    SurvivorsUncertifiedError,
     WrongPhaseError,
 )
 from secagg.evidence import Evidence, EvidenceKind, ShareRoot, judge
@@ -150,6 +152,30 @@ def test_a_lying_silo_is_told_from_a_lying_coordinator() -> None:
     found = _verified(harness)
     assert set().union(*found.values()) == set(range(CHUNKS))
     assert all(silo.evidence == [] for silo in harness.silos.values())
+
+
+def test_only_what_the_coordinator_signed_is_recomputed() -> None:
+    """A result that is not authentic, or not of this silo's view, asks nobody for a nonce."""
+    changes: dict[int, dict[str, Any]] = {
+        1: {"signature": bytes(64)},
+        2: {"binding": bytes(32)},
+        3: {"endorsements": ()},
+    }
+
+    def to_silo(seat: int, message: Message) -> Message:
+        if not isinstance(message, messages.Result) or seat not in changes:
+            return message
+        changed = replace(message, **changes[seat])
+        return changed if seat == 1 else messages.signed(changed, FEDERATION.coordinator)
+
+    harness, outcome = _round(to_silo=to_silo)
+    errors = {seat: type(error) for seat, error in outcome.silo_errors.items()}
+    expected = (BadSignatureError, ForgedSumError, SurvivorsUncertifiedError)
+    assert errors == dict(zip(changes, expected, strict=True))
+    for seat in changes:
+        assert harness.silos[seat].auditor is None
+        with pytest.raises(LocalProtocolError, match="no announced sum"):
+            harness.silos[seat].recompute()
 
 
 def test_what_convicts_no_honest_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
