@@ -259,9 +259,9 @@ class SiloRound:
         Raises:
             LocalProtocolError: the state has not been accepted yet.
         """
-        if not self._view.binding:
+        if self._accepted is None or not self._accepted.binding:
             raise LocalProtocolError("public coins follow from the accepted state")
-        return public_coins(self._view.binding)
+        return public_coins(self._accepted.binding)
 
     def _on_state(self, message: messages.StateNotice) -> list[SiloEffect]:
         """A5: accept the model; from here on everything is bound to it."""
