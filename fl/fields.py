@@ -1,8 +1,9 @@
 """Checks of a plan's fields: each returns the value it accepts or names the field it refuses."""
 
+import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from fl.errors import PlanError
@@ -80,6 +81,12 @@ def sequence(name: str, value: object) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
         refuse(name, "a list", value)
     return tuple(value)
+
+
+def close_to(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message that suggests the name that was probably meant, if one is."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def refuse(name: str, expected: str, got: object) -> NoReturn:

@@ -3,11 +3,12 @@
 A training round's segments, in order: the algorithm's bulk segments, for each of them its `usage_…`
 (saturated and large coordinates, fl.ranges), the algorithm's real numbers (fl.reals), with hidden
 weights `weight` (capped examples), with control variates `members` (1 from a silo that joins, -1
-from one that leaves), with metrics `examples`, `correct` and `loss_sum` (fixed point), and as the
-plan asks `score_bins` and `pairs`. Under a privacy plan fl.privacy says what is summed. A refresh
-round sums control variates anew: `variate`, its usage, and the weight. A statistics round has the
-three of fl.statistics. All of it follows from the plan, the round's number and one size, so silo
-and coordinator compute the vector's spec apart from each other and compare.
+from one that leaves), with metrics the silo's mean `accuracy` and `loss` or, where hidden weights
+count examples anyhow, `examples`, `correct` and `loss_sum` (fixed point), and as the plan asks
+`score_bins` and `pairs`. Under a privacy plan fl.privacy says what is summed. A refresh round sums
+control variates anew: `variate`, its usage, and the weight. A statistics round has the three of
+fl.statistics. All of it follows from the plan, the round's number and one size, so silo and
+coordinator compute the vector's spec apart from each other and compare.
 
 A refresh is a training round to the protocol, of the same kind: its inputs are gradients at a model
 at which others may have trained, and kinds whose inputs can be images of one another share one.
@@ -41,6 +42,8 @@ WEIGHT: Final = "weight"
 EXAMPLES: Final = "examples"
 CORRECT: Final = "correct"
 LOSS_SUM: Final = "loss_sum"
+LOSS: Final = "loss"
+ACCURACY: Final = "accuracy"
 MEMBERS: Final = "members"
 SCORE_BINS: Final = "score_bins"
 PAIRS: Final = "pairs"
@@ -48,6 +51,8 @@ VARIATE: Final = "variate"
 
 _USAGE: Final = "usage_"
 _LOSS_SCALE: Final = 2**16
+# Coarse enough that a share of right predictions does not tell of how many (ADR 10).
+_SHARE_SCALE: Final = 2**10
 
 IntVector = NDArray[np.int64]
 Compressors = Mapping[str, Compressor]
@@ -72,6 +77,21 @@ class EncodedContribution:
     segments: dict[str, IntVector]
     decoded: dict[str, FloatVector]
     saturated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedMetrics:
+    """What a sum says of all its silos.
+
+    Attributes:
+        loss: mean over their examples, or over the silos where these send no count.
+        accuracy: likewise; None where it means nothing.
+        examples: of all of them; None where they send no count.
+    """
+
+    loss: float
+    accuracy: float | None
+    examples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,15 +154,19 @@ def _weight_segments(plan: TrainingPlan) -> list[Segment]:
 def _metric_segments(plan: TrainingPlan) -> list[Segment]:
     if not plan.metrics:
         return []
-    segments = [
-        meta(EXAMPLES, 1, bound=MAX_EXAMPLES),
-        meta(CORRECT, 1, bound=MAX_EXAMPLES),
-        meta(LOSS_SUM, 1, bound=META_LIMIT // plan.max_silos),
-    ]
+    most = META_LIMIT // plan.max_silos
+    if plan.weighting is Weighting.HIDDEN:
+        segments = [
+            meta(EXAMPLES, 1, bound=MAX_EXAMPLES),
+            meta(CORRECT, 1, bound=MAX_EXAMPLES),
+            meta(LOSS_SUM, 1, bound=most),
+        ]
+    else:
+        segments = [meta(ACCURACY, 1, bound=_SHARE_SCALE), meta(LOSS, 1, bound=most)]
     if plan.auc_bins:
         segments.append(meta(SCORE_BINS, 2 * plan.auc_bins, bound=MAX_EXAMPLES))
     if plan.concordance:
-        segments.append(meta(PAIRS, 3, bound=META_LIMIT // plan.max_silos))
+        segments.append(meta(PAIRS, 3, bound=most))
     return segments
 
 
@@ -150,6 +174,8 @@ def metric_values(plan: TrainingPlan, metrics: Metrics) -> dict[str, IntVector]:
     """Return a silo's metrics as the integers of their segments.
 
     A loss beyond the segment's bound counts as the bound: a diverged model is no reason to stop.
+    Without hidden weights there is no count among them: it is the same in every round, and two
+    sums whose survivors differ by one silo would show that silo's (SA1 spec 2.4).
 
     Raises:
         NonFiniteUpdateError: the loss is NaN.
@@ -157,11 +183,20 @@ def metric_values(plan: TrainingPlan, metrics: Metrics) -> dict[str, IntVector]:
     if math.isnan(metrics.loss_sum):
         raise NonFiniteUpdateError("the loss at the received model is NaN; check the silo's data")
     bound = META_LIMIT // plan.max_silos
-    loss = min(max(metrics.loss_sum * _LOSS_SCALE, -bound), bound)
+    if plan.weighting is Weighting.HIDDEN:
+        numbers = {
+            EXAMPLES: metrics.examples,
+            CORRECT: metrics.correct,
+            LOSS_SUM: metrics.loss_sum * _LOSS_SCALE,
+        }
+    else:
+        numbers = {
+            ACCURACY: metrics.correct / metrics.examples * _SHARE_SCALE,
+            LOSS: metrics.loss_sum / metrics.examples * _LOSS_SCALE,
+        }
     values = {
-        EXAMPLES: np.array([metrics.examples], dtype=np.int64),
-        CORRECT: np.array([metrics.correct], dtype=np.int64),
-        LOSS_SUM: np.array([round(loss)], dtype=np.int64),
+        name: np.array([round(min(max(number, -bound), bound))], dtype=np.int64)
+        for name, number in numbers.items()
     }
     if plan.auc_bins:
         # A task without scores adds nothing; its AUC is never released.
@@ -171,14 +206,20 @@ def metric_values(plan: TrainingPlan, metrics: Metrics) -> dict[str, IntVector]:
     return values
 
 
-def released_metrics(values: Mapping[str, IntVector]) -> Metrics | None:
-    """Return the summed metrics of a decoded sum, None where the plan has none."""
-    if LOSS_SUM not in values:
+def released_metrics(values: Mapping[str, IntVector], silos: int) -> ReleasedMetrics | None:
+    """Return what a decoded sum over so many silos says; None where the plan has no metrics."""
+    if LOSS in values:
+        return ReleasedMetrics(
+            loss=int(values[LOSS][0]) / _LOSS_SCALE / silos,
+            accuracy=int(values[ACCURACY][0]) / _SHARE_SCALE / silos,
+        )
+    examples = int(values[EXAMPLES][0]) if EXAMPLES in values else 0
+    if not examples:
         return None
-    return Metrics(
-        loss_sum=int(values[LOSS_SUM][0]) / _LOSS_SCALE,
-        correct=int(values[CORRECT][0]),
-        examples=int(values[EXAMPLES][0]),
+    return ReleasedMetrics(
+        loss=int(values[LOSS_SUM][0]) / _LOSS_SCALE / examples,
+        accuracy=int(values[CORRECT][0]) / examples,
+        examples=examples,
     )
 
 

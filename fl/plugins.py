@@ -11,6 +11,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Final
 
+from fl import fields
 from fl.errors import PlanError
 
 Factory = Callable[[Mapping[str, object]], object]
@@ -56,5 +57,5 @@ def find(group: Group, name: str, builtin: Iterable[str], field: str) -> Factory
         return factory
     raise PlanError(
         f"training plan: {field}: expected one of {', '.join(builtin)}, or the name of an "
-        f"installed {group} plugin, got {name!r}"
+        f"installed {group} plugin, got {name!r}{fields.close_to(name, builtin)}"
     )

@@ -30,6 +30,7 @@ from fl.pipeline import (
     PAIRS,
     SCORE_BINS,
     Decoded,
+    ReleasedMetrics,
     compressors,
     decode_aggregate,
     expanded,
@@ -39,7 +40,7 @@ from fl.pipeline import (
     usage_name,
     vector_spec,
 )
-from fl.plan import RoundKind, TrainingPlan
+from fl.plan import TABULAR, RoundKind, TrainingPlan
 from fl.ports import FloatVector, NamedTensors, Tensor
 from fl.privacy import privacy_of, released_means
 from fl.state import (
@@ -134,10 +135,10 @@ class RoundReport:
         number: the round's.
         attempt: the one that succeeded.
         survivors: seats in the sum.
-        examples: of all survivors; None without metrics, as the next two.
-        loss: mean over their examples at the model the round started from; noised under a privacy
-            plan that releases metrics.
-        accuracy: likewise.
+        examples: of all survivors; None where they send no count.
+        loss: mean over their examples, or over them where they send no count, at the model that the
+            round started from; noised under a privacy plan that releases metrics, None without.
+        accuracy: likewise; None also where a task does not count right predictions.
         auc: of all survivors' examples, from summed histograms; None where there is none.
         concordance: C-index over pairs within the silos; None where there is none.
         is_refresh: whether the round renewed control variates and left the model.
@@ -540,18 +541,16 @@ class TrainingRun:
         change = flat - layout.flatten(before)
         cosine = _cosine(change, self._last_change)
         self._last_change = change
-        loss, accuracy = _means(self.plan, released)
-        metrics = released_metrics(released.meta)
-        examples = metrics.examples if metrics and metrics.examples else None
+        metrics = _metrics(self.plan, released, len(survivors))
         bins, pairs = released.meta.get(SCORE_BINS), released.meta.get(PAIRS)
         moved = next(iter(released.bulk.values())) / total_weight(
             self.plan, released, {seat: self._names[seat] for seat in survivors}
         )
         return replace(
             report,
-            examples=examples,
-            loss=loss,
-            accuracy=accuracy,
+            examples=metrics.examples if metrics else None,
+            loss=metrics.loss if metrics else None,
+            accuracy=metrics.accuracy if metrics else None,
             auc=None if bins is None else auc_of_histogram(bins),
             concordance=None if pairs is None else concordance_index(*map(int, pairs)),
             model_norm=float(np.linalg.norm(flat)),
@@ -561,15 +560,15 @@ class TrainingRun:
         )
 
 
-def _means(plan: TrainingPlan, released: Decoded) -> tuple[float | None, float | None]:
-    """Return loss and accuracy as far as the sum has them: exact, or noised by a privacy plan."""
+def _metrics(plan: TrainingPlan, released: Decoded, silos: int) -> ReleasedMetrics | None:
+    """Return what the sum says of its silos' losses: exact, or noised by a privacy plan."""
     noised = released_means(privacy_of(plan), released.bulk, released.meta)
     if noised is not None:
-        return noised
-    metrics = released_metrics(released.meta)
-    if metrics is None or not metrics.examples:
-        return None, None
-    return metrics.loss_sum / metrics.examples, metrics.correct / metrics.examples
+        return ReleasedMetrics(loss=noised[0], accuracy=noised[1])
+    found = released_metrics(released.meta, silos)
+    if found is not None and plan.task.name != TABULAR and not found.accuracy:
+        return replace(found, accuracy=None)  # an own task need not know what is right
+    return found
 
 
 def _cosine(change: FloatVector, before: FloatVector | None) -> float | None:

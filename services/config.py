@@ -339,9 +339,10 @@ class Run(_Settings):
     Attributes:
         min_silos: connected silos to wait for before the first round.
         seed: of the initial model and of every local shuffling.
-        metrics: whether loss, correct predictions and count ride in the sum.
-        auc_bins: with metrics: score bins for an AUC in every round; 0 for none.
-        concordance: with metrics: whether the task's pairs for a C-index are summed.
+        metrics: whether loss and accuracy ride in the sum: the silos' means, or over all rows with
+            hidden weights.
+        auc_bins: with metrics: score bins for an AUC in every round, which count rows; 0 for none.
+        concordance: with metrics: whether the task's pairs for a C-index are counted.
         max_refreshes: rounds that may be inserted to renew lost control variates.
         patience, least_gain: end the run after so many rounds whose loss gains no more than that.
     """
@@ -424,6 +425,8 @@ class Participation(_Settings):
 
 class Weights(_Settings):
     """How silos count: alike, by public classes in (0, 1], or by row counts hidden in the sum.
+
+    Hidden means within one round: two sums whose survivors differ by one silo show its count.
 
     Attributes:
         n_cap: with "hidden": row counts above it count as it.

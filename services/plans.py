@@ -83,6 +83,21 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
     return plan
 
 
+def warnings(config: RunConfig) -> list[str]:
+    """What whoever starts a run should know of its settings (docs/adr/0010)."""
+    counts = [
+        ('weights.kind = "hidden"', config.weights.kind == "hidden"),
+        ("run.auc_bins", config.run.auc_bins > 0),
+        ("run.concordance", config.run.concordance),
+    ]
+    return [
+        f"{key}: counts rows; when one silo drops out or comes back, the sums of two rounds give "
+        "its own count away (SECURITY.md)"
+        for key, is_asked in counts
+        if is_asked
+    ]
+
+
 def _algorithm_settings(algorithm: Algorithm) -> dict[str, object]:
     option = {"option": algorithm.option} if algorithm.option else {}
     return {**algorithm.settings, **option}

@@ -20,32 +20,36 @@ class Settings:
     def __init__(self, plan: "TrainingPlan") -> None:
         self._name = plan.algorithm
         self._left = dict(plan.algorithm_settings)
+        self._known: list[str] = []
 
     def number(self, name: str, default: float, low: float, high: float = float("inf")) -> float:
         """Take a number of [low, high]."""
-        field = f"algorithm_settings.{name}"
-        return fields.number(field, self._left.pop(name, default), low, high)
+        return fields.number(f"algorithm_settings.{name}", self._take(name, default), low, high)
 
     def whole(self, name: str, default: int, low: int, high: int) -> int:
         """Take a whole number of [low, high]."""
-        field = f"algorithm_settings.{name}"
-        return fields.whole(field, self._left.pop(name, default), low, high)
+        return fields.whole(f"algorithm_settings.{name}", self._take(name, default), low, high)
 
     def choice(self, name: str, default: str, known: tuple[str, ...]) -> str:
         """Take one of some words."""
-        value = self._left.pop(name, default)
+        value = self._take(name, default)
         if value not in known:
             fields.refuse(
                 f"algorithm_settings.{name}", " or ".join(repr(str(one)) for one in known), value
             )
         return str(value)
 
+    def _take(self, name: str, default: object) -> object:
+        self._known.append(name)
+        return self._left.pop(name, default)
+
     def end(self) -> None:
         """Refuse what was not taken."""
         if self._left:
+            first = min(self._left)
             raise PlanError(
                 f"training plan: algorithm_settings: {self._name} does not know "
-                f"{sorted(self._left)}"
+                f"{sorted(self._left)}{fields.close_to(first, self._known)}"
             )
 
 

@@ -12,6 +12,7 @@ from secagg.ids import RunId
 from services.clock import monotonic, utc_now
 from services.config import OperatorConfig, RunConfig, load_config
 from services.errors import UnavailableError, UnreachableError
+from services.plans import build_plan
 from services.security.credentials import load_credentials, open_channel
 from services.security.identity import Role
 from services.security.probe import probe
@@ -73,7 +74,7 @@ async def start_run(client: RunClient, config: Path, run: RunId) -> RunSummary:
     """Check a run's settings here, put the initial model where the task is an own one, start it.
 
     Raises:
-        ConfigError: the settings cannot be used.
+        ConfigError: the settings cannot be used, or name what is not installed here.
         LearningError: the own task cannot be loaded here.
     """
     settings, document = await asyncio.to_thread(_load_run, config)
@@ -88,7 +89,10 @@ async def start_run(client: RunClient, config: Path, run: RunId) -> RunSummary:
 
 
 def _load_run(config: Path) -> tuple[RunConfig, bytes]:
-    return load_config(config, RunConfig), config.read_bytes()
+    settings = load_config(config, RunConfig)
+    # A wrong name is found here, not where the run would begin.
+    build_plan(settings, max_silos=settings.run.min_silos)
+    return settings, config.read_bytes()
 
 
 async def fetch_model(operator: Path, run: str) -> bytes:

@@ -71,7 +71,11 @@ def start(
     """
     from secagg.ids import RunId
     from secagg.rng import SystemRng
+    from services.config import RunConfig, load_config
+    from services.plans import warnings
 
+    for warning in warnings(load_config(config, RunConfig)):
+        typer.echo(f"note: {warning}", err=True)
     run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
     summary = _do(_start(config, operator, run))
     show({"run": run.hex, "state": summary}, run.hex, as_json=as_json)

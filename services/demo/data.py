@@ -7,7 +7,7 @@ unequal hospitals by the rule of `fl.skew`, skewed in labels and in the mean rad
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,12 +40,14 @@ class DemoData:
         test: the part that no hospital has.
         pooled: all hospitals' rows in one file, for the comparison only.
         features: the columns' names.
+        weights: each hospital's class of size.
     """
 
     hospitals: dict[str, Path]
     test: Path
     pooled: Path
     features: tuple[str, ...]
+    weights: dict[str, float]
 
 
 def write_data(folder: Path, seed: int) -> DemoData:
@@ -83,11 +85,27 @@ def write_data(folder: Path, seed: int) -> DemoData:
         test=write("test", test),
         pooled=write("pooled", train),
         features=names,
+        weights=_size_classes(parts),
     )
 
 
-def run_toml(algorithm: str, features: Sequence[str], *, rounds: int, seed: int) -> str:
-    """The run's settings, as an operator would write them."""
+def run_toml(
+    algorithm: str,
+    features: Sequence[str],
+    *,
+    rounds: int,
+    seed: int,
+    weights: Mapping[str, float],
+) -> str:
+    """The run's settings, as an operator would write them.
+
+    Args:
+        algorithm: its name.
+        features: of the schema.
+        rounds: of training.
+        seed: of the model.
+        weights: the hospitals' public classes of size; their row counts stay with them.
+    """
     lines = [
         "[run]",
         f'name = "breast cancer, {algorithm}"',
@@ -104,8 +122,10 @@ def run_toml(algorithm: str, features: Sequence[str], *, rounds: int, seed: int)
         "learning_rate = 1.0",
         "",
         "[weights]",
-        'kind = "hidden"',
-        "n_cap = 256",
+        'kind = "declared"',
+        "",
+        "[weights.declared]",
+        *(f"{name} = {weight}" for name, weight in weights.items()),
         "",
         "[task]",
         'name = "tabular"',
@@ -118,6 +138,13 @@ def run_toml(algorithm: str, features: Sequence[str], *, rounds: int, seed: int)
     for name in features:
         lines += ["", "[[task.features]]", f"name = {json.dumps(name)}", 'kind = "numeric"']
     return "\n".join(lines) + "\n"
+
+
+def _size_classes(parts: Sequence[NDArray[np.int64]]) -> dict[str, float]:
+    """Classes as hospitals might agree on: quarters of the largest one."""
+    largest = max(map(len, parts))
+    quarters = [max(round(4 * len(rows) / largest), 1) for rows in parts]
+    return {name: count / 4 for name, count in zip(HOSPITALS, quarters, strict=True)}
 
 
 def _write_csv(

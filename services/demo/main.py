@@ -137,7 +137,9 @@ def run_demo(output: Path, *, rounds: int) -> int:
         for algorithm in ALGORITHMS:
             settings = folder / algorithm / "run.toml"
             settings.parent.mkdir()
-            document = run_toml(algorithm, data.features, rounds=rounds, seed=SEED)
+            document = run_toml(
+                algorithm, data.features, rounds=rounds, seed=SEED, weights=data.weights
+            )
             write_atomic(settings, document.encode())
             runs.append(asyncio.run(_run(hospitals, algorithm, settings, began)))
         seen = report.masked_samples(federation, runs[-1].run, runs[-1].reports[-1])

@@ -388,6 +388,22 @@ def test_a_misspelled_setting_is_named_with_a_suggestion(world: World) -> None:
     assert "Traceback" not in said
 
 
+def test_a_wrong_name_is_found_before_the_coordinator_is_asked(
+    world: World, tmp_path: Path
+) -> None:
+    """Of the algorithm, or of one of its settings; the coordinator's address leads nowhere."""
+    operator = tmp_path / "operator.toml"
+    keys = world.federation.home / "operator" / "keys"
+    operator.write_text(f'coordinator = "127.0.0.1:1"\ndirectory = "{keys}"\n', encoding="utf-8")
+    text = RUN.format(algorithm="fedprx", min_silos=5, rounds=1, learning_rate=0.05)
+    setting = text.replace('name = "fedprx"', 'name = "fedadam"\nsettings = { beta_1 = 0.5 }')
+    for wrong, said in ((text, "did you mean 'fedprox'?"), (setting, "did you mean 'beta1'?")):
+        path = tmp_path / "run.toml"
+        path.write_text(wrong, encoding="utf-8")
+        start = ("run", "start", "-c", str(path), "--operator", str(operator))
+        assert said in world.secagg(*start, expect=2)
+
+
 def test_silo_check_finds_everything_fine(world: World) -> None:
     """The look before joining."""
     path = world.federation.write_silo("silo-2", task(2))

@@ -52,6 +52,8 @@ def plan(**changes: Any) -> TrainingPlan:
         "local": LocalPlan(local_steps=2, learning_rate=0.05),
         "rounds": 4,
         "max_silos": 4,
+        "weighting": "hidden",
+        "n_cap": 100,
         "auc_bins": 100,
         "concordance": True,
         **changes,

@@ -8,6 +8,7 @@ import pytest
 from fl.errors import NonFiniteUpdateError, SpecMismatchError
 from fl.pipeline import (
     Decoded,
+    ReleasedMetrics,
     decode_aggregate,
     encode_contribution,
     metric_values,
@@ -53,7 +54,12 @@ def encoded(spec: VectorSpec, update: Any, clip_range: float = 8.0) -> Any:
 @pytest.mark.parametrize(
     ("changes", "number", "names"),
     [
-        ({}, 1, "update usage_update examples correct loss_sum"),
+        ({}, 1, "update usage_update accuracy loss"),
+        (
+            {"weighting": "hidden", "n_cap": 9},
+            1,
+            "update usage_update weight examples correct loss_sum",
+        ),
         ({"metrics": False}, 1, "update usage_update"),
         ({"metrics": False, "algorithm": "scaffold"}, 1, "update usage_update members"),
         (
@@ -65,7 +71,7 @@ def encoded(spec: VectorSpec, update: Any, clip_range: float = 8.0) -> Any:
         ({"standardize": True}, 1, "moments_count moments_hi moments_lo"),
         ({"standardize": True, "metrics": False}, 2, "update usage_update"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_segments_follow_from_the_plan(changes: dict[str, Any], number: int, names: str) -> None:
     """Option II and uniform weights upload nothing beyond the update."""
@@ -161,18 +167,36 @@ def test_missing_or_misshapen_segments_are_refused() -> None:
 
 def test_metrics_travel_exactly() -> None:
     """Whole numbers never pass a float32 (ENC-16); the loss has 16 fraction bits."""
-    one = plan()
+    one = plan(weighting="hidden", n_cap=100)
     values = metric_values(one, Metrics(loss_sum=2.5, correct=3, examples=16_777_216))
     more = metric_values(one, Metrics(loss_sum=0.25, correct=1, examples=1))
     total = {name: values[name] + more[name] for name in values}
-    assert released_metrics(total) == Metrics(loss_sum=2.75, correct=4, examples=16_777_217)
-    assert released_metrics({}) is None
+    count = 16_777_217
+    assert released_metrics(total, 2) == ReleasedMetrics(
+        loss=2.75 / count, accuracy=4 / count, examples=count
+    )
+    assert released_metrics({}, 2) is None
+    assert released_metrics({name: 0 * value for name, value in total.items()}, 2) is None
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "declared"])
+def test_without_hidden_weights_nothing_tells_how_many_examples(weighting: str) -> None:
+    """Else two sums whose survivors differ by one silo would show its count (SA1 spec 2.4)."""
+    declared = {"a": 1.0} if weighting == "declared" else {}
+    one = plan(weighting=weighting, declared=declared)
+    few = metric_values(one, Metrics(loss_sum=5.0, correct=3, examples=4))
+    many = metric_values(one, Metrics(loss_sum=5e5, correct=300_000, examples=400_000))
+    assert few == many
+    assert few.keys() == {"accuracy", "loss"}
+    assert {"weight", "examples"}.isdisjoint(vector_spec(one, 1, 1).names)
+    total = {name: few[name] + 3 * many[name] for name in few}
+    assert released_metrics(total, 4) == ReleasedMetrics(loss=1.25, accuracy=0.75)
 
 
 def test_a_diverged_loss_counts_as_the_bound_and_nan_is_refused() -> None:
     """Infinity is clipped to the segment's bound; NaN is an error."""
     one = plan()
     values = metric_values(one, Metrics(loss_sum=float("inf"), correct=0, examples=1))
-    assert int(values["loss_sum"][0]) == vector_spec(one, 1, 1).segment("loss_sum").bound
+    assert int(values["loss"][0]) == vector_spec(one, 1, 1).segment("loss").bound
     with pytest.raises(NonFiniteUpdateError):
         metric_values(one, Metrics(loss_sum=float("nan"), correct=0, examples=1))

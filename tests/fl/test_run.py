@@ -76,6 +76,14 @@ def test_a_report_shows_sums_only() -> None:
     assert second.steps == {"update": 32 / (2**15 - 1)}
 
 
+def test_a_task_that_counts_nothing_right_has_no_accuracy() -> None:
+    """An accuracy of 0 would be a lie; the built-in task means it."""
+    for task, accuracy in ((TaskPlan(name="fl.testing:toy_task"), None), (TaskPlan(), 0.0)):
+        report = new_run(task=task).receive_decoded(released([6.0, 0.0], correct=0), (1, 3))
+        assert isinstance(report, RoundReport)
+        assert (report.loss, report.accuracy) == (0.5, accuracy)
+
+
 def test_failing_rounds_end_the_run_after_bounded_tries() -> None:
     """The same round again, the model where it was, then FAILED with the reason (DRP-03)."""
     run = new_run()
