@@ -24,6 +24,7 @@ class RunDisplay:
         self._console = console or Console(file=sys.stdout)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._rounds: list[RoundReport] = []
+        self._told: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -45,9 +46,24 @@ class RunDisplay:
         if self._console.is_terminal:
             self._live.update(self._render(status), refresh=True)
             return
+        names = {seat.seat: seat.silo for seat in status.seats}
         for report in status.rounds:
-            line = round_line(report, status.summary.rounds_total)
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._print(round_line(report, status.summary.rounds_total))
+            for seat, reason in sorted(report.reasons.items()):
+                self._explain(names.get(seat, f"seat {seat}"), reason)
+        for one in status.seats:
+            self._explain(one.silo, one.refusal)
+        if not status.summary.state.is_final:
+            self._explain("waiting", status.summary.reason)
+
+    def _explain(self, who: str, reason: str) -> None:
+        """Say once why a silo is not in the sum, or what the run waits for."""
+        if reason and self._told.get(who) != reason:
+            self._told[who] = reason
+            self._print(f"  {who}: {reason}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def _render(self, status: RunStatus) -> RenderableType:
         summary = status.summary
@@ -65,10 +81,13 @@ class RunDisplay:
         if summary.reason:
             parts.append(Text(f"  {summary.reason}", style="yellow"))
         parts.append(Text("  ").append_text(_seats(status.seats)))
-        parts += [
-            Text("  " + round_line(report, summary.rounds_total))
-            for report in self._rounds[-_SHOWN_ROUNDS:]
-        ]
+        names = {seat.seat: seat.silo for seat in status.seats}
+        for report in self._rounds[-_SHOWN_ROUNDS:]:
+            parts.append(Text("  " + round_line(report, summary.rounds_total)))
+            parts += [
+                Text(f"    {names.get(seat, f'seat {seat}')}: {reason}", style="dim")
+                for seat, reason in sorted(report.reasons.items())
+            ]
         return Group(*parts)
 
 
@@ -82,8 +101,10 @@ def round_line(report: RoundReport, rounds_total: int) -> str:
         parts.append(f"{len(report.dropouts)} dropped out, its masks removed by the others")
     if report.absent:
         parts.append(f"{len(report.absent)} absent")
-    shown = [name for name in ("loss", "accuracy") if name in report.metrics]
-    parts += [f"{name} {report.metrics[name]:.4f}" for name in shown]
+    if "loss" in report.metrics:
+        accuracy = report.metrics.get("accuracy")
+        parts.append(f"loss {report.metrics['loss']:.4f}")
+        parts.append("accuracy –" if accuracy is None else f"accuracy {accuracy:.4f}")
     parts.append(f"{seconds:.2f} s")
     parts.append(f"{received / 1024:.0f} KiB in, {sent / 1024:.0f} KiB out")
     return ", ".join(parts)

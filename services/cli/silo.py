@@ -93,14 +93,13 @@ def status(config: Config, as_json: AsJson = False) -> None:
     settings = load_config(config, SiloConfig)
     models = released_models(settings.storage)
     budget = budget_status(settings)
-    lines = [f"run {run}: {path}" for run, path in models.items()]
-    lines = lines or [f"{settings.storage}: no run has ended yet"]
+    lines = [str(model) for model in models] or [f"{settings.storage}: no run has ended yet"]
     lines += [str(budget)] if budget is not None else []
     cases = evidence_files(settings.storage)
     lines += [f"evidence: {path}; see `secagg transcript verify`" for path in cases]
     show(
         {
-            "models": {run: str(path) for run, path in models.items()},
+            "models": [asdict(model) for model in models],
             "budget": None if budget is None else asdict(budget),
             "evidence": [str(path) for path in cases],
         },

@@ -51,7 +51,7 @@ class Aggregation:
     log: Logger
 
     async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
-        """Compare versions and let the silo's process speak for it."""
+        """Compare versions and let the silo's process speak for it, unless it only looks."""
         if hello.protocol_version != PROTOCOL_VERSION:
             raise VersionError(
                 f"this coordinator speaks {PROTOCOL_VERSION}, silo {peer.name} speaks "
@@ -68,8 +68,7 @@ class Aggregation:
                 f"silo {peer.name} has another roster of version {roster.version}; take the file "
                 "that the authority issued last"
             )
-        is_new = self.hub.presence.hello(SiloId(peer.name), hello.incarnation)
-        if is_new:
+        if hello.incarnation and self.hub.presence.hello(SiloId(peer.name), hello.incarnation):
             await self.desk.welcome(_seat(peer), hello.incarnation)
             self.log.info("hello", silo=peer.name, software=hello.software_version)
         return Hello(

@@ -33,6 +33,7 @@ from secagg.messages import (
     Advertise,
     AuditorMessage,
     Complaint,
+    Late,
     MaskedInput,
     Refusal,
     Result,
@@ -90,6 +91,8 @@ _WORDS: Final[Mapping[type[SiloMessage], str]] = {
     Abandon: "abandon",
 }
 _GOES_DOWN: Final = "the coordinator goes down: its disk or its database has failed; try again"
+_SILENT: Final = "its process is gone or cannot reach the coordinator"
+_LONGEST_REASON: Final = 1000
 # How often a wait looks for silos that have gone silent.
 _GLANCE_S: Final = 1.0
 
@@ -138,7 +141,8 @@ class AttemptDriver:
     unwilling: set[int] = field(default_factory=set)
     is_shown: bool = False
     _sharers: set[int] = field(default_factory=set)
-    _lost: set[int] = field(default_factory=set)
+    _lost: dict[int, str] = field(default_factory=dict)
+    _late: set[int] = field(default_factory=set)
     _costs: dict[Phase, _Cost] = field(default_factory=dict)
     _phase_since: float = 0.0
     _release_wanted: bool = False
@@ -188,6 +192,15 @@ class AttemptDriver:
         """Invited seats that never shared keys."""
         return tuple(sorted(set(self.cohort) - self._sharers))
 
+    def reasons(self, survivors: tuple[int, ...]) -> dict[int, str]:
+        """Why invited seats are not in the sum, as far as it is known here."""
+        found = {}
+        for seat in self.cohort.keys() - set(survivors):
+            late = "it was too late, or could not train" if seat in self._late else ""
+            why = self.refusals.get(seat) or self._lost.get(seat) or late
+            found[seat] = (why or "nothing came of it in time")[:_LONGEST_REASON]
+        return found
+
     async def prepare(self) -> None:
         """Exchange keys and shares; returns when only the state is missing, or at an abort."""
         if not self._is_started:
@@ -202,7 +215,7 @@ class AttemptDriver:
     def is_intact(self) -> bool:
         """Whether keys and shares are exchanged and no silo that dealt any has been lost since."""
         ready = self.outcome is None and self.phase is Phase.MASK
-        return ready and not self._lost & self._sharers
+        return ready and not self._lost.keys() & self._sharers
 
     async def has_masks(self) -> bool:
         """Wait until the round awaits masked vectors; False if it ends before."""
@@ -268,7 +281,7 @@ class AttemptDriver:
                     async with asyncio.timeout(min(left, _GLANCE_S)):
                         await self._moved.wait()
                 for seat in self.silent():
-                    await self.lose(seat)
+                    await self.lose(seat, _SILENT)
                 async with self._lock:
                     await self._step(partial(self.server.expire, monotonic()), None)
         self.is_shown = False
@@ -303,7 +316,7 @@ class AttemptDriver:
                 self._note(entry.seat, message)
                 return effects
             case Event.LOST:
-                self._lost.add(entry.seat)
+                self._lost[entry.seat] = "it was lost before the coordinator was started again"
                 return self.server.lost(entry.seat, entry.now)
             case Event.EXPIRED:
                 return self.server.expire(entry.now)
@@ -331,13 +344,13 @@ class AttemptDriver:
                 entry = Entry(event=Event.STOPPED, now=monotonic(), body=reason.encode())
                 await self._step(lambda: self.server.stop(reason), entry)
 
-    async def lose(self, seat: int) -> None:
+    async def lose(self, seat: int, why: str) -> None:
         """Await nothing more of a silo that was restarted or is gone."""
         is_over = self.outcome is not None
         if seat in self._lost or seat not in self.cohort or (is_over and not self.is_shown):
             return
-        self._lost.add(seat)
-        self.log.info("lost", seat=seat)
+        self._lost[seat] = why
+        self.log.info("lost", seat=seat, reason=why)
         async with self._lock:
             now = monotonic()
             entry = None if is_over else Entry(event=Event.LOST, now=now, seat=seat)
@@ -346,7 +359,7 @@ class AttemptDriver:
     async def meet(self, seat: int, incarnation: bytes) -> None:
         """A process speaks for this seat; if it is another one than before, that one is lost."""
         if self.incarnations.get(seat) != incarnation:
-            await self.lose(seat)
+            await self.lose(seat, "its process was started again")
 
     async def gather_abandons(self, wait_s: float) -> None:
         """After an abort: wait for the promises that allow another attempt (SA1 spec 2.5 ii)."""
@@ -547,7 +560,7 @@ class AttemptDriver:
                 await self._moved.wait()
         except TimeoutError:
             for seat in self.silent():
-                await self.lose(seat)
+                await self.lose(seat, _SILENT)
             async with self._lock:
                 if not self._is_decided:
                     now = monotonic()
@@ -558,6 +571,8 @@ class AttemptDriver:
         """Remember what the operator wants to see of a message that was taken."""
         if isinstance(message, Share):
             self._sharers.add(seat)
+        if isinstance(message, Late):
+            self._late.add(seat)
         if isinstance(message, Refusal):
             self.refusals[seat] = f"{message.code}: {message.reason}"
             if seat not in self._sharers:

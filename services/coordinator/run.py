@@ -384,6 +384,7 @@ class RunDriver:
             metrics=_figures(made, training.state) | self._noise_figures(outcome.aggregate),
             costs=driver.costs,
             committed_unix_s=utc_now().timestamp(),
+            reasons=driver.reasons(survivors),
         )
         await asyncio.to_thread(self._save, training, report)
         self._abandons = ()

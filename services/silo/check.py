@@ -1,5 +1,6 @@
 """What `secagg silo check` looks at before a silo joins: each finding in one line."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Final
 from fl.errors import LearningError
 from secagg.errors import SecAggError
 from secagg.ids import SiloId
+from secagg.roster import Roster
 from services.clock import utc_now
 from services.config import RunConfig, SiloConfig, load_config
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
@@ -17,11 +19,19 @@ from services.errors import CredentialError, ServiceError
 from services.evidence import FOLDER, SUFFIX
 from services.files import make_private_dir
 from services.plans import build_plan
-from services.security.credentials import Credentials, load_credentials, load_identity
+from services.release import software_version
+from services.security.credentials import (
+    Credentials,
+    load_credentials,
+    load_identity,
+    open_channel,
+)
 from services.security.identity import Role
 from services.security.probe import probe
-from services.silo.learner import MODEL_FILE
+from services.silo.learner import MODEL_FILE, UNVERIFIED
 from services.silo.tasks import build_task
+from services.wire.calls import PROTOCOL_VERSION, Hello
+from services.wire.clients import AggregationClient
 
 _PROXIES: Final = ("https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY")
 
@@ -50,10 +60,35 @@ def check_silo(config: SiloConfig, run: Path | None) -> list[Finding]:
     return [_look(what, look) for what, look in looks]
 
 
-def released_models(storage: Path) -> dict[str, Path]:
-    """The model files of runs that have ended, by run."""
-    found = sorted((storage / "runs").glob(f"*/{MODEL_FILE}"))
-    return {path.parent.name: path for path in found}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptModel:
+    """The model file of a run that has ended.
+
+    Attributes:
+        is_verified: whether this silo has computed the model itself, from sums that it checked; it
+            cannot have if it was away in the last round.
+    """
+
+    run: str
+    file: str
+    is_verified: bool
+
+    def __str__(self) -> str:
+        """In one line."""
+        doubt = "" if self.is_verified else " (from the coordinator, not verified by this silo)"
+        return f"run {self.run}: {self.file}{doubt}"
+
+
+def released_models(storage: Path) -> list[KeptModel]:
+    """The models of runs that have ended."""
+    return [
+        KeptModel(
+            run=path.parent.name,
+            file=str(path),
+            is_verified=not path.with_name(UNVERIFIED).exists(),
+        )
+        for path in sorted((storage / "runs").glob(f"*/{MODEL_FILE}"))
+    ]
 
 
 def evidence_files(storage: Path) -> list[Path]:
@@ -150,10 +185,38 @@ def _disk(config: SiloConfig) -> str:
 
 
 def _connection(config: SiloConfig) -> str:
-    report = probe(config.coordinator, _credentials(config), now=utc_now())
+    credentials = _credentials(config)
+    report = probe(config.coordinator, credentials, now=utc_now())
     names = [name for name in _PROXIES if os.environ.get(name)]
     proxy = f", by way of {names[0]}" if config.proxy and names else ""
-    return f"{config.coordinator} answers as {', '.join(report.hosts)}{proxy}"
+    own = load_roster(config.directory / ROSTER, load_trust(config.directory / TRUST))
+    hello = asyncio.run(_ask(config, credentials, own))
+    newer = f", newer than version {own.version} here; it comes with the first call"
+    return (
+        f"{config.coordinator} answers as {', '.join(report.hosts)}{proxy}; its roster is version "
+        f"{hello.roster_version}{newer if hello.roster_version > own.version else ''}"
+    )
+
+
+async def _ask(config: SiloConfig, credentials: Credentials, roster: Roster) -> Hello:
+    """Let the coordinator compare versions and rosters, without joining.
+
+    Raises:
+        RemoteError: it refuses this silo, and says why.
+    """
+    channel = open_channel(config.coordinator, credentials, proxy=config.proxy)
+    try:
+        return await AggregationClient(channel, target=config.coordinator).hello(
+            Hello(
+                protocol_version=PROTOCOL_VERSION,
+                software_version=software_version(),
+                roster_version=roster.version,
+                roster_digest=roster.digest(),
+                incarnation=b"",
+            )
+        )
+    finally:
+        await channel.close()
 
 
 def _data(config: SiloConfig, run: Path) -> str:

@@ -2,7 +2,8 @@
 
 Everything here blocks (files, torch) and runs in threads of the node. The model that a run
 releases lies in `runs/<run>/model.safetensors`; after a sum that passed its checks the silo has
-computed the next state itself, so its file needs no trust in the coordinator.
+computed the next state itself, so its file needs no trust in the coordinator. A silo that was away
+in the last round keeps the coordinator's, and marks it.
 """
 
 import sys
@@ -30,6 +31,8 @@ from services.silo.tasks import build_task
 from services.storage.silo import SiloStore
 
 MODEL_FILE: Final = "model.safetensors"
+# Lies beside a model that this silo has from the coordinator's word alone.
+UNVERIFIED: Final = "unverified"
 _PLAN: Final = "plan"
 _ENDED: Final = "ended"
 
@@ -99,11 +102,16 @@ class Learner:
         settled, state = self._settled.get(run, (0, b""))
         return state if settled == round_number else None
 
-    def release(self, run: RunId, state: bytes) -> Path:
-        """Write the run's model file."""
+    def release(self, run: RunId, state: bytes, *, is_own: bool) -> Path:
+        """Write the run's model file, marked if this silo has not computed the state itself."""
         plan = TrainingPlan.parse(self._plan_of(run))
         path = self.config.storage / "runs" / run.hex / MODEL_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
+        mark = path.with_name(UNVERIFIED)
+        if is_own:
+            mark.unlink(missing_ok=True)
+        else:
+            mark.touch()
         write_released(path, plan, decode_state(state, MAX_STATE_BYTES))
         return path
 

@@ -129,7 +129,7 @@ class Hello:
 
     Attributes:
         roster_digest: 32 bytes.
-        incarnation: 16 random bytes of this process.
+        incarnation: 16 random bytes of this process; empty from one that only looks.
         positions: a silo's committed rounds, one a run; a coordinator sends none.
         signed_roster: a coordinator's newer roster in canonical bytes; empty otherwise.
     """
@@ -148,7 +148,8 @@ class Hello:
         _require_short("software version", self.software_version, 64)
         _require_within("roster version", self.roster_version, 2**64 - 1, least=1)
         _require_length("roster digest", self.roster_digest, 32)
-        _require_length("incarnation", self.incarnation, 16)
+        if self.incarnation:
+            _require_length("incarnation", self.incarnation, 16)
         _require_within("number of run positions", len(self.positions), 1024)
         _require_within("size of the signed roster", len(self.signed_roster), MESSAGE_BYTES)
 
@@ -262,7 +263,7 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReport:
-    """A complete round: who was in the sum, its figures and its costs."""
+    """A complete round: who was in the sum, and why others were not, its figures and its costs."""
 
     round: int
     attempts: int
@@ -273,6 +274,7 @@ class RoundReport:
     metrics: Mapping[str, float]
     costs: tuple[PhaseCost, ...]
     committed_unix_s: float
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -428,6 +428,7 @@ def report_to_wire(report: RoundReport) -> run_pb2.RoundReport:
             for cost in report.costs
         ],
         committed_unix_ms=to_ms(report.committed_unix_s),
+        reasons=report.reasons,
     )
 
 
@@ -452,6 +453,7 @@ def report_from_wire(message: run_pb2.RoundReport) -> RoundReport:
             if cost.phase in _PHASES_BACK
         ),
         committed_unix_s=message.committed_unix_ms / 1000,
+        reasons=dict(message.reasons),
     )
 
 

@@ -221,6 +221,29 @@ def test_a_killed_silo_drops_out_and_comes_back(world: World) -> None:
     np.testing.assert_allclose(weights_of(path), expected, atol=ROUNDING)
 
 
+def test_a_model_that_a_silo_has_not_computed_is_marked(world: World) -> None:
+    """It was away in the last round: then its file is as good as the coordinator's word."""
+    world.silos["silo-5"].end()
+    world.start("silo-5", fault="silo.before-upload@2=kill").wait_for("connected")
+    run = world.start_run(rounds=2)
+    assert world.silos["silo-5"].wait(timeout_s=30) == -9
+    back = world.start("silo-5")
+    (*_, last) = world.watch(run, expect=0)
+    assert last.survivors == (1, 2, 3, 4)
+    assert last.reasons[5] in {
+        "its process was started again",
+        "its process is gone or cannot reach the coordinator",
+    }
+    back.wait_for("model-kept", run=run)
+    for name, is_own in (("silo-5", False), ("silo-1", True)):
+        world.silos[name].wait_for("model-kept", run=run)
+        path = str(world.federation.home / f"{name}.toml")
+        models = json.loads(world.secagg("silo", "status", "-c", path, "--json", expect=0))[
+            "models"
+        ]
+        assert [one["is_verified"] for one in models if one["run"] == run] == [is_own]
+
+
 def test_an_attempt_that_most_abandon_is_done_again(world: World) -> None:
     """Two of five are killed after their upload: too few sign, so no sum may be opened.
 
@@ -321,6 +344,9 @@ def test_a_silo_that_the_roster_does_not_list_is_refused(world: World) -> None:
     path = world.federation.write_silo("late", task(1))
     said = world.secagg("silo", "join", "-c", str(path), expect=9)
     assert "late" in said
+    assert "BAD  connection: secagg://silo/late: roster version" in world.secagg(
+        "silo", "check", "-c", str(path), expect=9
+    )
 
 
 def test_a_silo_of_another_authority_is_refused(world: World, tmp_path: Path) -> None:
@@ -415,6 +441,8 @@ def test_silo_check_finds_everything_fine(world: World) -> None:
         world.secagg("silo", "check", "-c", str(path), "--run", str(run), "--json", expect=0)
     )
     assert said["ok"], said
+    assert "its roster is version" in said["checks"]["connection"]
+    assert world.silos["silo-2"].exit_code is None, "a look takes nobody's place"
 
 
 def test_logs_hold_no_key(world: World) -> None:

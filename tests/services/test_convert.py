@@ -126,6 +126,7 @@ reports = st.builds(
         max_size=3,
     ).map(tuple),
     committed_unix_s=seconds,
+    reasons=st.dictionaries(u32, st.text(max_size=10), max_size=3),
 )
 summaries = st.builds(
     RunSummary,

@@ -75,23 +75,31 @@ def test_an_open_poll_is_no_silence(presence: Presence, clock: Clock) -> None:
         assert not presence.is_silent(SILO)
 
 
-def test_a_cut_poll_frees_the_seat_at_once(presence: Presence) -> None:
+def test_a_cut_poll_frees_the_seat_at_once(presence: Presence, clock: Clock) -> None:
     """A killed process's connection closes; its successor need not wait, and it is not invited."""
     presence.hello(SILO, FIRST)
     with pytest.raises(asyncio.CancelledError), presence.polling(SILO):
         raise asyncio.CancelledError
     assert presence.connected() == frozenset()
+    clock.now += 2.9
     assert not presence.is_silent(SILO), "a cut line alone is not silence"
+    clock.now += 0.1
+    assert presence.is_silent(SILO), "but a process that lives would have called again"
     assert presence.hello(SILO, SECOND)
 
 
-def test_a_call_after_a_cut_poll_shows_that_the_silo_lives(presence: Presence) -> None:
+@pytest.mark.parametrize("call", ["check", "touch", "hello"])
+def test_a_call_after_a_cut_poll_shows_that_the_silo_lives(
+    presence: Presence, clock: Clock, call: str
+) -> None:
     """A line that broke and came back costs nothing."""
     presence.hello(SILO, FIRST)
     with pytest.raises(asyncio.CancelledError), presence.polling(SILO):
         raise asyncio.CancelledError
-    presence.check(SILO, FIRST)
+    getattr(presence, call)(SILO, FIRST)
     assert presence.connected() == {SILO}
+    clock.now += 5
+    assert not presence.is_silent(SILO)
 
 
 def test_before_hello_nothing_is_answered(presence: Presence) -> None:

@@ -71,7 +71,9 @@ class HelloRequest(_message.Message):
     roster_digest: _builtins.bytes
     """That roster's digest; exactly 32 bytes."""
     incarnation: _builtins.bytes
-    """Drawn at random by the process at its start; exactly 16 bytes. Tells a restart from a reconnect."""
+    """Drawn at random by the process at its start; exactly 16 bytes. Tells a restart from a reconnect.
+    Empty from a program that only looks whether the two go together: it does not join.
+    """
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunPosition]:
         """What the silo has committed, one entry a run; at most 1024 entries."""

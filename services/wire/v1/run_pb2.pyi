@@ -169,6 +169,26 @@ class RoundReport(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ReasonsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROUND_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
@@ -178,6 +198,7 @@ class RoundReport(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     COSTS_FIELD_NUMBER: _builtins.int
     COMMITTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """The round's number within the run."""
     attempts: _builtins.int
@@ -206,6 +227,10 @@ class RoundReport(_message.Message):
     def costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PhaseCost]:
         """Cost of each phase, in order."""
 
+    @_builtins.property
+    def reasons(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
+        """Why a seat that was invited is not in the sum, for people: by seat one line of at most 1024 bytes."""
+
     def __init__(
         self,
         *,
@@ -218,10 +243,11 @@ class RoundReport(_message.Message):
         metrics: _abc.Iterable[Global___Metric] | None = ...,
         costs: _abc.Iterable[Global___PhaseCost] | None = ...,
         committed_unix_ms: _builtins.int = ...,
+        reasons: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "attempts", b"attempts", "committed_unix_ms", b"committed_unix_ms", "costs", b"costs", "dropouts", b"dropouts", "kind", b"kind", "metrics", b"metrics", "round", b"round", "survivors", b"survivors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "attempts", b"attempts", "committed_unix_ms", b"committed_unix_ms", "costs", b"costs", "dropouts", b"dropouts", "kind", b"kind", "metrics", b"metrics", "reasons", b"reasons", "round", b"round", "survivors", b"survivors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
