@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from secagg.blame import Suspect
 from secagg.journal import JournalRecord
 from secagg.messages import ServerMessage, SiloMessage
 from secagg.parameters import RoundParameters
@@ -115,11 +116,13 @@ class Aborted:
 
     Attributes:
         missing: seats that were awaited and did not come.
+        suspects: whom the round's next attempt does without (server).
     """
 
     reason: AbortReason
     detail: str = ""
     missing: tuple[int, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
 
 
 SiloEffect: TypeAlias = Persist | Send | TrainingWanted | Finished | Aborted

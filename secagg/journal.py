@@ -45,6 +45,7 @@ class JournalEvent(StrEnum):
     DEAD = "dead"  # t silos of its U1 have abandoned it
     LEFT_OUT = "left out"  # a certificate names survivors without this silo
     CLOSED = "closed"  # the result passed A9
+    REFUSED = "refused"  # a check failed: nothing is said or looked at any more, but Abandon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from typing import assert_never
 
 from secagg import messages
 from secagg.effects import Finished, Persist, Send, SiloEffect
-from secagg.errors import LocalProtocolError, ReplayError
+from secagg.errors import LocalProtocolError, RemoteProtocolError, ReplayError
 from secagg.ids import AttemptId
-from secagg.journal import JournalEvent, JournalRecord, SiloHistory
+from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
 from secagg.keys import IdentityKey, verify
 from secagg.parameters import RoundParameters
 from secagg.ports import VectorStore
@@ -91,7 +91,14 @@ def abandon(
 
 
 class RecalledRound:
-    """An attempt that this silo remembers only from its journal."""
+    """An attempt that this silo remembers only from its journal.
+
+    One that was refused before the restart stays refused: there is one try to forge an attempt's
+    sum, whatever happens to the silo's process (SA1 spec 3.4).
+
+    Attributes:
+        parting: what the driver carries out after `receive` has raised, as for `SiloRound`.
+    """
 
     def __init__(
         self,
@@ -110,15 +117,20 @@ class RecalledRound:
         self._roster = roster
         self._history = history
         self._store = store
-        self._has_refused = False
+        self.parting: list[SiloEffect] = []
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._history.has(self.attempt, JournalEvent.REFUSED)
 
     def receive(self, message: messages.ServerMessage) -> list[SiloEffect]:
         """Answer what can be answered without the attempt's secrets; ignore the rest.
 
         Raises:
             RemoteProtocolError: the announced sum fails a check.
-            LocalProtocolError: an announced sum failed before; there is one try to forge.
+            LocalProtocolError: this attempt was refused before; there is one try to forge.
         """
+        self.parting = []
         match message:
             case messages.AbandonRequest():
                 if message.attempt_id != self.attempt:
@@ -132,6 +144,8 @@ class RecalledRound:
                 )
             case messages.Result():
                 return self._on_result(message)
+            case _ if self._is_refused:
+                return []
             case messages.StateNotice():
                 return self._repeat(JournalEvent.SUBMITTED)
             case messages.SurvivorsRequest():
@@ -147,11 +161,12 @@ class RecalledRound:
 
     def can_do_without(self, message: messages.ServerMessage) -> bool:
         """Whether this message's vector is not there and not needed: a sum without this silo."""
-        return (
-            isinstance(message, messages.Result)
-            and self._store.chunks(messages.SUM) == 0
-            and self._seat not in {entry.seat for entry in message.entries}
-        )
+        return isinstance(message, messages.Result) and self._is_settled_by(message)
+
+    def _is_settled_by(self, message: messages.Result) -> bool:
+        """Left out, and the sum is gone or no longer looked at: the certificate is enough."""
+        has_sum = self._store.chunks(messages.SUM) > 0 and not self._is_refused
+        return not has_sum and self._seat not in {entry.seat for entry in message.entries}
 
     def _repeat(self, event: JournalEvent) -> list[SiloEffect]:
         if self._history.message(self.attempt, event) is None:
@@ -162,24 +177,27 @@ class RecalledRound:
         submission = self._history.submission(self.attempt)
         if submission is None or self._history.has(self.attempt, JournalEvent.CLOSED):
             return []
-        if self._has_refused:
-            raise LocalProtocolError("this attempt's result was refused; there is no second one")
-        self._has_refused = True
-        if self.can_do_without(message):
-            # Left out, and the sum is gone: the certificate alone settles the submission's fate.
+        if self._is_refused and not self._is_settled_by(message):
+            raise LocalProtocolError("this attempt was refused; there is no second result")
+        try:
+            return self._settle(message, submission)
+        except RemoteProtocolError:
+            if not self._is_refused:
+                self.parting += self._mark(JournalEvent.REFUSED)
+            raise
+
+    def _settle(self, message: messages.Result, submission: Submission) -> list[SiloEffect]:
+        if self._is_settled_by(message):
             check_survivors(message, submission=submission, roster=self._roster)
-            self._has_refused = False
-            left_out = JournalRecord(event=JournalEvent.LEFT_OUT, attempt=self.attempt)
-            return record(self._history, left_out)
+            return self._mark(JournalEvent.LEFT_OUT)
         aggregate = check_result(
             message, submission=submission, roster=self._roster, store=self._store
         )
-        self._has_refused = False
         effects: list[SiloEffect] = [Finished(aggregate=aggregate)]
         if self._seat not in aggregate.survivors:
-            left_out = JournalRecord(event=JournalEvent.LEFT_OUT, attempt=self.attempt)
-            effects += record(self._history, left_out)
-        closed = JournalRecord(
-            event=JournalEvent.CLOSED, attempt=self.attempt, survivors=aggregate.survivors
-        )
-        return effects + record(self._history, closed)
+            effects += self._mark(JournalEvent.LEFT_OUT)
+        return effects + self._mark(JournalEvent.CLOSED, survivors=aggregate.survivors)
+
+    def _mark(self, event: JournalEvent, *, survivors: tuple[int, ...] = ()) -> list[SiloEffect]:
+        line = JournalRecord(event=event, attempt=self.attempt, survivors=survivors)
+        return record(self._history, line)

@@ -84,6 +84,7 @@ class SiloRound:
         self.seat = seat
         self.survivors: tuple[int, ...] = ()
         self.farewell: messages.Complaint | messages.Refusal | None = None
+        self.parting: list[SiloEffect] = []
         self._witness = Witness(roster)
         self._identity = identity
         self._roster = roster
@@ -120,8 +121,8 @@ class SiloRound:
         """Take one message of the server; its attachments are in the store.
 
         Raises:
-            RemoteProtocolError: a check failed; the round is ABORTED and `farewell` holds what
-                the silo still tells the server.
+            RemoteProtocolError: a check failed; the round is ABORTED and the driver carries out
+                `parting`: the mark in the journal, then what the silo still tells the server.
             LocalProtocolError: the round is over.
         """
         with self._deadly():
@@ -548,6 +549,7 @@ class SiloRound:
     @contextmanager
     def _deadly(self) -> Iterator[None]:
         """Whatever is raised inside ends the round."""
+        self.parting = []
         try:
             yield
         except BaseException as error:
@@ -557,14 +559,14 @@ class SiloRound:
     def _die(self, error: BaseException) -> None:
         if self.phase in {Phase.CLOSED, Phase.ABORTED}:
             return
-        if (
-            self.farewell is None
-            and self._accepted is not None
-            and isinstance(error, RemoteProtocolError)
-        ):
-            refusal = messages.Refusal(
-                ctx=self.parameters.ctx(), seat=self.seat, code=error.code, reason=str(error)
-            )
-            self.farewell = messages.signed(refusal, self._identity)
+        if self._accepted is not None and isinstance(error, RemoteProtocolError):
+            if self._history.has(self.attempt, JournalEvent.OPENED):
+                self.parting += self._persist(JournalEvent.REFUSED)
+            if self.farewell is None:
+                refusal = messages.Refusal(
+                    ctx=self.parameters.ctx(), seat=self.seat, code=error.code, reason=str(error)
+                )
+                self.farewell = messages.signed(refusal, self._identity)
+            self.parting.append(Send(message=self.farewell))
         self._wipe()
         self.phase = advance(self.phase, Step.FAILED)

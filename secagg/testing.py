@@ -297,9 +297,7 @@ class RoundHarness:
             effects = silo.receive(delivered)
         except SecAggError as error:
             self.outcome.silo_errors.setdefault(seat, error)
-            if silo.farewell is not None:
-                self._to_coordinator(seat, silo.farewell)
-            effects = []
+            effects = silo.parting
         self._silo_effects(seat, effects)
         if isinstance(delivered, messages.Result) and silo.auditor is not None:
             self._silo_effects(seat, silo.recompute())

@@ -65,7 +65,6 @@ class AttemptDriver:
     log: Logger
     open_message: RoundOpen | None = None
     _handled: set[bytes] = field(default_factory=set)
-    _has_left: bool = False
 
     def has_handled(self, message: bytes) -> bool:
         """Whether this message came before; from now on it has.
@@ -123,7 +122,7 @@ class AttemptDriver:
         try:
             effects = await asyncio.to_thread(self.round.receive, message)
         except Exception:
-            await self._say_farewell()
+            await self.carry_out(self.round.parting)  # the mark in the journal, then the farewell
             await self._recompute(message)
             raise
         outcome = await self.carry_out(effects)
@@ -174,13 +173,6 @@ class AttemptDriver:
         if isinstance(message, MaskedInput) and self.is_live:
             faults.hit("silo.after-upload", self.attempt.round)
         self.log.info("sent", message=message.LABEL)
-
-    async def _say_farewell(self) -> None:
-        """Tell the coordinator why this silo leaves the attempt, if it may still say anything."""
-        farewell = self.round.farewell if isinstance(self.round, SiloRound) else None
-        if farewell is not None and not self._has_left:
-            self._has_left = True
-            await self._send(farewell)
 
     async def _recompute(self, message: ServerMessage) -> None:
         """Ask to see an announced sum where ctx says so; a refused one most of all."""

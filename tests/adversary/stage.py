@@ -23,6 +23,7 @@ from secagg.parameters import RoundParameters, VectorSpec, bulk, meta
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.prg import CHUNK_WORDS
+from secagg.recall import RecalledRound
 from secagg.ring import IntVector, pack, to_ring
 from secagg.sealing import SharePayload, open_box
 from secagg.silo import SiloRound
@@ -181,7 +182,10 @@ class Stage:
         error: type[RemoteProtocolError],
         match: str = ".",
     ) -> RemoteProtocolError:
-        """The silo refuses by this very error, says so, and is dead with its secrets wiped."""
+        """The silo refuses by this very error, marks it, and is dead with its secrets wiped.
+
+        The driver would then send the farewell; the stage leaves it in `silo.farewell`.
+        """
         silo = self.silos[seat]
         before = len(self.sent[seat])
         with pytest.raises(error, match=match) as caught:
@@ -189,6 +193,10 @@ class Stage:
         assert caught.type is error
         assert len(self.sent[seat]) == before
         assert_dead(silo)
+        marks = [effect for effect in silo.parting if isinstance(effect, Persist)]
+        farewells = [] if silo.farewell is None else [Send(message=silo.farewell)]
+        assert silo.parting in ([], marks + farewells)  # on disk before anything is said
+        self.carry_out(seat, [*marks])
         if isinstance(silo.farewell, messages.Refusal):
             assert silo.farewell.code == error.code
         return caught.value
@@ -405,6 +413,18 @@ class Stage:
         self.tell_all(result)
         self.view.see_sum(self.setup, "the sum", values)
         return result
+
+    def restarted(self, seat: int) -> RecalledRound:
+        """The silo as another process of it finds the attempt: from the journal on disk."""
+        self.histories[seat] = SiloHistory(self.journals[seat])
+        return RecalledRound(
+            self.parameters.attempt_id,
+            seat=seat,
+            identity=self.federation.identities[seat],
+            roster=self.roster,
+            history=self.histories[seat],
+            store=self.stores[seat],
+        )
 
     # --- the audience -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from secagg import dealing, messages, shamir
+from secagg.blame import Suspect
 from secagg.effects import AbortReason
 from secagg.errors import BadShareError, ContradictionError, EvidenceError
 from secagg.evidence import Evidence, EvidenceKind, judge
@@ -51,6 +52,18 @@ def _finds(evidence: tuple[Evidence, ...], kind: EvidenceKind, accused: int) -> 
     return verdict.finding
 
 
+def _suspects(outcome: Outcome) -> tuple[Suspect, ...]:
+    """Whom the next attempt is to do without."""
+    assert outcome.aborted is not None
+    return outcome.aborted.suspects
+
+
+def _proven(harness: RoundHarness) -> Suspect:
+    """The liar, with the case against it."""
+    (case,) = harness.server.evidence
+    return Suspect(seat=LIAR, evidence=case)
+
+
 def _opens_wrongly(kind: ShareKind, value: int) -> Any:
     """The liar opens another share of the first dealer of this kind."""
 
@@ -80,6 +93,7 @@ def test_a_bad_revealer(kind: ShareKind, value: int) -> None:
     assert outcome.aborted is not None
     assert outcome.aborted.reason is AbortReason.TOO_FEW_OPENED
     assert outcome.aborted.missing == (LIAR, 5)
+    assert _suspects(outcome) == harness.server.suspects == (_proven(harness),)
 
 
 def test_a_bad_revealer_among_enough_others() -> None:
@@ -89,6 +103,7 @@ def test_a_bad_revealer_among_enough_others() -> None:
     for name, column in outcome.aggregate.values.items():
         assert column.tolist() == np.sum([INPUTS[s][name] for s in range(1, 6)], axis=0).tolist()
     _finds(harness.server.evidence, EvidenceKind.BAD_REVEALER, LIAR)
+    assert harness.server.suspects == (_proven(harness),)  # though the round went well
 
 
 @pytest.mark.parametrize("flaw", ["none", "twice", "missing", "wrong kind", "both kinds"])
@@ -147,6 +162,7 @@ def test_a_bad_dealer(
     assert outcome.aborted is not None
     assert outcome.aborted.reason is AbortReason.BAD_DEALER
     assert f"seat {LIAR}" in outcome.aborted.detail
+    assert _suspects(outcome) == (_proven(harness),)
     finding = _finds(harness.server.evidence, EvidenceKind.BAD_DEALER, LIAR)
     assert ("no secret at all" in finding) == (rebuilds == "no secret")
     assert outcome.silo_aggregates == {}

@@ -13,7 +13,6 @@ from secagg.errors import (
     SurvivorsUncertifiedError,
 )
 from secagg.messages import SUM
-from secagg.recall import RecalledRound
 from secagg.ring import IntVector
 from tests.adversary.stage import Stage
 
@@ -158,22 +157,30 @@ def test_a_second_result_after_a_refused_one(stage: Stage) -> None:
     stage.assert_hidden()
 
 
-def test_a_second_result_to_a_restarted_silo(stage: Stage) -> None:
-    """Nor has a silo that knows the attempt from its journal alone a second try for the server."""
-    recalled = RecalledRound(
-        stage.parameters.attempt_id,
-        seat=1,
-        identity=stage.federation.identities[1],
-        roster=stage.roster,
-        history=stage.histories[1],
-        store=stage.stores[1],
-    )
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+def test_a_second_result_to_a_restarted_silo(stage: Stage, restarts: int) -> None:
+    """The refusal is in the journal: no restart buys the server a second try to forge."""
     values = stage.sum_of(1, 2, 3, 4)
     wrong = dict(values) | {"count": values["count"] - np.sign(values["count"])}
+    stage.refuses(1, stage.result(wrong, 1, 2, 3, 4), ForgedSumError)
+    for _ in range(restarts):
+        recalled = stage.restarted(1)
+        with pytest.raises(LocalProtocolError, match="refused"):
+            recalled.receive(stage.result(values, 1, 2, 3, 4))
+    assert stage.histories[1].open_submissions(stage.parameters.run)
+
+
+def test_a_second_result_to_a_silo_restarted_before_the_first(stage: Stage) -> None:
+    """A silo that knows the attempt from its journal alone writes its refusal down as well."""
+    values = stage.sum_of(1, 2, 3, 4)
+    wrong = dict(values) | {"count": values["count"] - np.sign(values["count"])}
+    recalled = stage.restarted(1)
     with pytest.raises(ForgedSumError):
         recalled.receive(stage.result(wrong, 1, 2, 3, 4))
-    with pytest.raises(LocalProtocolError, match="refused"):
-        recalled.receive(stage.result(values, 1, 2, 3, 4))
+    stage.carry_out(1, recalled.parting)
+    for again in (recalled, stage.restarted(1)):
+        with pytest.raises(LocalProtocolError, match="refused"):
+            again.receive(stage.result(values, 1, 2, 3, 4))
 
 
 def test_two_results_that_differ(stage: Stage) -> None:

@@ -374,9 +374,7 @@ class World:
             effects = protocol.receive(message)
         except SecAggError as error:
             self.refused.append(error)
-            if isinstance(protocol, SiloRound) and protocol.farewell is not None:
-                self._post(into, seat, protocol.farewell, to_server=True)
-            return
+            effects = protocol.parting
         self._silo_does(seat, into, effects)
 
     def _round_of(

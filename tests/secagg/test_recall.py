@@ -1,12 +1,18 @@
 """Tests of secagg.recall: a silo after a restart says again what it said, and nothing new."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from secagg import messages
 from secagg.effects import Finished, Persist, Send
-from secagg.errors import ForgedSumError, LocalProtocolError
+from secagg.errors import (
+    BadSignatureError,
+    ForgedSumError,
+    LocalProtocolError,
+    SurvivorsUncertifiedError,
+)
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
 from secagg.messages import (
     Abandon,
@@ -24,15 +30,7 @@ SEAT = 2
 
 def restarted(stage: Stage) -> RecalledRound:
     """Silo 2 from its journal as it is on disk."""
-    stage.histories[SEAT] = SiloHistory(stage.journals[SEAT])
-    return RecalledRound(
-        stage.parameters.attempt_id,
-        seat=SEAT,
-        identity=stage.federation.identities[SEAT],
-        roster=stage.roster,
-        history=stage.histories[SEAT],
-        store=stage.stores[SEAT],
-    )
+    return stage.restarted(SEAT)
 
 
 def request(stage: Stage, attempt: int = 0) -> AbandonRequest:
@@ -111,9 +109,45 @@ def test_a_forged_result_leaves_the_submission_open() -> None:
     with pytest.raises(ForgedSumError):
         recalled.receive(stage.result(values))
     values["count"][0] += 1
-    with pytest.raises(LocalProtocolError, match="no second one"):
+    with pytest.raises(LocalProtocolError, match="no second result"):
         recalled.receive(stage.result(values))
     assert stage.histories[SEAT].open_submissions(stage.parameters.run)
+
+
+def test_a_refusal_is_marked_once_before_it_is_over() -> None:
+    """The driver writes the mark after the exception; later messages add nothing to it."""
+    stage = Stage(4)
+    stage.open_shares()
+    recalled = restarted(stage)
+    forged = replace(stage.result(stage.sum_of(1, 2, 3, 4)), nbytes=1)
+    with pytest.raises(ForgedSumError):
+        recalled.receive(forged)
+    (mark,) = recalled.parting
+    assert isinstance(mark, Persist)
+    assert mark.record.event is JournalEvent.REFUSED
+    with pytest.raises(LocalProtocolError):
+        recalled.receive(forged)
+    assert recalled.parting == []
+    for message in said(stage).values():
+        assert recalled.receive(message) == []  # not even what it said before
+
+
+def test_a_refused_attempt_may_still_be_settled_by_its_certificate() -> None:
+    """Who is left out learns so from signatures alone: nobody can guess those."""
+    stage = Stage(4)
+    stage.mask()
+    recalled = restarted(stage)
+    for seat in (1, 3, 4):
+        stage.tell(seat, stage.request(1, 3, 4))
+    result = stage.result(stage.sum_of(1, 3, 4), 1, 3, 4)
+    with pytest.raises(BadSignatureError):
+        recalled.receive(replace(result, signature=bytes(64)))
+    few = replace(result, endorsements=result.endorsements[1:])
+    with pytest.raises(SurvivorsUncertifiedError):
+        recalled.receive(messages.signed(few, stage.federation.coordinator))
+    assert recalled.parting == []  # marked before
+    events = [e.record.event for e in recalled.receive(result) if isinstance(e, Persist)]
+    assert events == [JournalEvent.LEFT_OUT]
 
 
 def test_a_result_without_the_own_vector() -> None:

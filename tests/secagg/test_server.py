@@ -4,12 +4,14 @@ What lying silos can do is tested in tests/adversary.
 """
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, get_args
 
 import pytest
 
 from secagg import messages
+from secagg.blame import Suspect
 from secagg.effects import AbortReason, Broadcast, DeadlineSet, Finished, ReleaseWanted
 from secagg.errors import (
     BadSignatureError,
@@ -329,6 +331,44 @@ def test_a_complaint_ends_the_attempt() -> None:
     assert meeting.aborted.reason is AbortReason.COMPLAINT
     assert meeting.aborted.detail == "seat 5 about seat 1: A4_BAD_SHARE"
     assert meeting.server.evidence == ()
+
+
+def _keeps_vectors_of(seats: set[int], seat: int, message: SiloMessage) -> bool:
+    return isinstance(message, MaskedInput) and seat in seats
+
+
+def _complaint(meeting: Meeting, seat: int, dealer: int) -> Complaint:
+    unsigned = Complaint(setup=meeting.stage.setup, seat=seat, dealer=dealer, reason="A4_BAD_SHARE")
+    complaint = _signed(meeting.stage, unsigned)
+    assert isinstance(complaint, Complaint)
+    return complaint
+
+
+def test_a_complaint_names_the_dealer_first_and_a_habitual_accuser_next() -> None:
+    """A lying accuser costs the round one honest dealer, and then itself."""
+    first = _reach(Phase.MASK, Share)
+    complaint = _complaint(first, 3, 2)
+    first.deliver(complaint)
+    assert first.aborted is not None
+    assert first.aborted.suspects == (Suspect(seat=2, complaint=complaint),)
+    assert first.server.complaints == (complaint,)
+    second = Meeting(Stage(5, attempt=1), complaints=first.server.complaints)
+    second.until(Phase.MASK)
+    again = _complaint(second, 3, 1)
+    second.deliver(again)
+    assert second.server.suspects == (Suspect(seat=3, complaint=again),)
+    assert second.server.complaints == (complaint, again)
+
+
+def test_a_complaint_about_shares_that_others_have_accepted() -> None:
+    """Who sends a vector has checked its box; the dealer's own word is not enough."""
+    for heard, suspect in ((1, 5), (2, 2)):
+        silent = {1, 2, 3, 4, 5} - {heard}
+        meeting = Meeting(Stage(5), withhold=partial(_keeps_vectors_of, silent))
+        meeting.until(Phase.MASK).drain()
+        assert set(meeting.server._intake.masked) == {heard}
+        meeting.deliver(_complaint(meeting, 5, 2))
+        assert [item.seat for item in meeting.server.suspects] == [suspect]
 
 
 def test_a_prior_that_differs_ends_the_attempt() -> None:

@@ -242,7 +242,8 @@ def test_survivors_before_the_state() -> None:
     early = Stage(4)
     early.deliver()
     early.refuses(1, stage.request(), SurvivorsMismatchError, "before the round's state")
-    assert [record.event for record in early.journals[1]] == [JournalEvent.OPENED]
+    events = [record.event for record in early.journals[1]]
+    assert events == [JournalEvent.OPENED, JournalEvent.REFUSED]
 
 
 @pytest.mark.parametrize(
