@@ -26,7 +26,7 @@ _TOLD: Final = (
 )
 _SAID: Final = (
     *("opened", "submitted", "late", "signed", "unmasked", "abandoned", "dead", "left-out"),
-    "closed",
+    *("closed", "refused"),
 )
 POINTS: Final = frozenset(
     {

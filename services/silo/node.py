@@ -506,6 +506,8 @@ class SiloNode:
     async def _send_again(self) -> None:
         """After a restart: send again what may not have arrived, byte for byte (SA1 spec 3.5)."""
         for attempt in self._open_submissions():
+            if self.history.has(attempt, JournalEvent.REFUSED):
+                continue
             driver = self._recall(attempt)
             again = resend(self.history, attempt, JournalEvent.SUBMITTED)
             try:
