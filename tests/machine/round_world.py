@@ -374,7 +374,12 @@ class World:
             effects = protocol.receive(message)
         except SecAggError as error:
             self.refused.append(error)
-            effects = protocol.parting
+            for effect in protocol.parting:
+                if isinstance(effect, Send):  # a refusal is no statement: its reason may change
+                    self._post(into, seat, effect.message, to_server=True)
+                else:
+                    self._silo_does(seat, into, [effect])
+            return
         self._silo_does(seat, into, effects)
 
     def _round_of(
