@@ -1,9 +1,11 @@
 """Rehearsals in which canaries measure how much noise there really is (privacy.md 8).
 
-Virtual silos whose whole change is a canary, a secret vector of norm C, take part in a simulated
-run beside silos that change nothing. They go through the very code of a run: clip, grid, share,
-masks, sum, decode. How well the released sums still point at the canaries bounds epsilon from
-below. A rehearsal costs no budget, because no patient is in it.
+Virtual units whose whole change is a canary, a secret vector of norm C, take part in a simulated
+run beside units that change nothing: silos where the unit is the silo, else records or patients of
+three silos. They go through the very code of a run: clip, grid, share, masks, sum, decode. How well
+the released sums still point at the canaries bounds epsilon from below. A rehearsal costs no
+budget, because no patient is in it. It takes every unit in every round, q = 1: noise is measured,
+not sampling.
 """
 
 import math
@@ -25,16 +27,29 @@ from dp.audit import (
     one_run_guesses,
 )
 from dp.closed_form import gaussian_epsilon
-from dp.plan import Mode, PrivacyPlan, Unit, Weights
+from dp.plan import Mode, Participation, PrivacyPlan, Unit, Weights
 from dp.rng import NoiseSource
 from fl.errors import PlanError, RunStateError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.ports import FeatureMoments, FloatVector, LocalResult, Metrics, NamedTensors, Tensor
-from fl.privacy import as_settings
+from fl.ports import (
+    FeatureMoments,
+    FloatVector,
+    LocalResult,
+    LocalTask,
+    Metrics,
+    NamedTensors,
+    Tensor,
+)
+from fl.privacy import UNIT_MODES, as_settings
 from fl.run import RunStatus
 from fl.simulation import simulate
 
+# A task of the unit modes: a silo whose units move the model by these vectors, shape (units, d).
+UnitTask = Callable[[NDArray[np.float64]], LocalTask]
+
 _MODEL: Final = "model"
+# dp.unit_data refuses fewer units in a silo.
+_LEAST_UNITS: Final = 30
 _LEAST_SILOS: Final = 3
 _MOST_SILOS: Final = 200
 # Part of the canaries that a one-run audit guesses about, fixed before looking.
@@ -46,11 +61,13 @@ class Rehearsal:
     """What to rehearse.
 
     Attributes:
-        privacy: the plan whose noise is measured, of mode silo or central.
+        privacy: the plan whose noise is measured.
         dimension: d of the rehearsal's model; far more than canaries.
         count: k canaries.
         rounds: releases that are summed; at most the plan's.
         seed: 32 secret bytes; commit to them before the rehearsal, open them after it.
+        unit_task: makes a silo of canary units, in the modes fedsgd, patient and isrl
+            (`fl.training.canaries`).
     """
 
     privacy: PrivacyPlan
@@ -58,11 +75,14 @@ class Rehearsal:
     count: int
     rounds: int
     seed: bytes
+    unit_task: UnitTask | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would measure nothing."""
-        if self.privacy.mode not in {Mode.SILO, Mode.CENTRAL} or self.privacy.adaptive:
-            raise PlanError("a rehearsal measures modes silo and central, with a fixed clip norm")
+        if self.privacy.adaptive:
+            raise PlanError("a rehearsal measures plans with a fixed clip norm")
+        if self.is_of_units and self.unit_task is None:
+            raise PlanError(f"mode {self.privacy.mode}: expected a task of canary units")
         if not 1 <= self.count <= _MOST_SILOS - _LEAST_SILOS or self.dimension < 10 * self.count:
             raise PlanError(
                 f"canaries: expected 1 to {_MOST_SILOS - _LEAST_SILOS}, and a dimension of ten "
@@ -77,9 +97,25 @@ class Rehearsal:
         return commitment(self.seed)
 
     @property
+    def is_of_units(self) -> bool:
+        """Whether canaries are units within silos."""
+        return self.privacy.mode in UNIT_MODES
+
+    @property
     def silos(self) -> int:
-        """Canaries, and silos that change nothing."""
-        return self.count + _LEAST_SILOS
+        """Where the unit is the silo: canaries, and silos that change nothing."""
+        return _LEAST_SILOS if self.is_of_units else self.count + _LEAST_SILOS
+
+    @property
+    def units_per_silo(self) -> int:
+        """Canaries of one silo, filled up with units that change nothing."""
+        return max(-(-self.count // _LEAST_SILOS), _LEAST_UNITS) if self.is_of_units else 1
+
+    @property
+    def releases(self) -> int:
+        """How often a canary is released: in isrl in every local step."""
+        steps = self.privacy.local_steps if self.privacy.mode is Mode.ISRL else 1
+        return self.rounds * steps
 
     @property
     def shares(self) -> tuple[int, int]:
@@ -94,8 +130,10 @@ class Rehearsal:
         """Epsilon of so many releases with every share honest, at the plan's delta."""
         _, honest = self.shares
         excess = self.silos / honest if honest else 1.0
+        if self.privacy.mode is Mode.ISRL:
+            excess = float(self.silos)  # every silo adds all of the noise
         z = self.privacy.z * math.sqrt(excess)
-        return gaussian_epsilon(math.sqrt(self.rounds) / z, self.privacy.delta)
+        return gaussian_epsilon(math.sqrt(self.releases) / z, self.privacy.delta)
 
 
 def canary_audit(
@@ -137,24 +175,36 @@ def _released(
     noise: Callable[[str], NoiseSource] | None,
 ) -> FloatVector:
     """Return the sum of all released sums, noise included."""
-    tasks: dict[str, _Fixed] = {
-        f"canary-{place:03}": _Fixed(vector) for place, vector in enumerate(vectors)
-    }
-    for place in range(_LEAST_SILOS):
-        tasks[f"still-{place:03}"] = _Fixed(np.zeros(rehearsal.dimension))
-    plan = _plan(rehearsal)
-    result = simulate(plan, tasks, noise=noise)
+    result = simulate(_plan(rehearsal), _tasks(rehearsal, vectors), noise=noise)
     if result.status is not RunStatus.COMPLETED:
         raise RunStateError(f"the rehearsal failed: {result.reason}")
-    return result.model()[_MODEL].astype(np.float64)
+    (model,) = result.model().values()  # every task's model starts at zero
+    return model.astype(np.float64).ravel()
+
+
+def _tasks(rehearsal: Rehearsal, vectors: NDArray[np.float64]) -> Mapping[str, LocalTask]:
+    """Silos that hold the canaries."""
+    if rehearsal.unit_task is not None and rehearsal.is_of_units:
+        held = np.zeros((_LEAST_SILOS * rehearsal.units_per_silo, rehearsal.dimension))
+        held[: len(vectors)] = vectors
+        groups = np.split(held, _LEAST_SILOS)
+        make = rehearsal.unit_task
+        return {f"silo-{place}": make(group) for place, group in enumerate(groups)}
+    still = [np.zeros(rehearsal.dimension)] * _LEAST_SILOS
+    return {f"silo-{place:03}": _Fixed(one) for place, one in enumerate((*vectors, *still))}
 
 
 def _plan(rehearsal: Rehearsal) -> TrainingPlan:
     """The run's plan with the rehearsal's sizes."""
-    silos = rehearsal.silos
+    silos, mode = rehearsal.silos, rehearsal.privacy.mode
     privacy = replace(
         rehearsal.privacy,
-        unit=Unit.SILO,
+        unit=rehearsal.privacy.unit if rehearsal.is_of_units else Unit.SILO,
+        q=1.0,
+        participation=Participation.ALL,
+        metrics=None,
+        max_units_per_silo=rehearsal.units_per_silo,
+        max_silos_per_unit=1,
         weights=Weights.UNIFORM,
         max_weight=1.0,
         rounds=rehearsal.rounds,
@@ -168,9 +218,16 @@ def _plan(rehearsal: Rehearsal) -> TrainingPlan:
         padding=None,
         allow_low_utility=True,
     )
+    # A unit's gradient is its canary, a patient's K-th part of it; isrl divides by the units.
+    rate = {
+        Mode.PATIENT: 1.0 / privacy.local_steps,
+        Mode.ISRL: float(rehearsal.units_per_silo),
+    }.get(mode, 1.0)
+    steps = privacy.local_steps if rehearsal.is_of_units else 1
     return TrainingPlan(
         task=TaskPlan(name="fl.rehearsal:canaries"),
-        local=LocalPlan(local_steps=1, learning_rate=1.0),
+        algorithm="fedsgd" if mode is Mode.FEDSGD else "fedavg",
+        local=LocalPlan(local_steps=steps, learning_rate=rate),
         rounds=rehearsal.rounds,
         max_silos=silos,
         metrics=False,

@@ -2,20 +2,27 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from services.cli.options import AsJson, Config, show
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fl.ports import LocalTask
 
 _MOST_RELEASES: Final = 10
 
 
 def audit(
     config: Config,
-    canaries: Annotated[int, typer.Option("--canaries", "-k", help="Virtual silos.", min=4)] = 40,
+    *,
+    canaries: Annotated[int, typer.Option("--canaries", "-k", help="Virtual units.", min=4)] = 40,
     dimension: Annotated[
-        int, typer.Option("--dimension", "-d", help="Parameters of the rehearsal's model.")
+        int, typer.Option("--dimension", help="Parameters of the rehearsal's model.")
     ] = 20_000,
     rounds: Annotated[
         int | None,
@@ -24,22 +31,36 @@ def audit(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write seed and findings.")
     ] = None,
-    *,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="A ledger of this plan, to append the findings to."),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--directory", "-d", help="With --ledger: the folder of its writer's key."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rehearse a run's privacy plan with canaries. Exit code 1: more leaks than is claimed.
 
     The canaries go through clip, rounding, noise, masks and sum as any contribution. The bounds
-    hold with 95 % confidence; an audit that finds less than the claim proves nothing.
+    hold with 95 % confidence; an audit that finds less than the claim proves nothing. Append to a
+    ledger when its run has ended: a round that goes on would lose its place.
     """
-    from fl.privacy import privacy_of
+    from fl.privacy import UNIT_MODES, privacy_of
     from fl.rehearsal import Rehearsal, canary_audit, one_run_audit
     from secagg.rng import SystemRng
+    from services.clock import utc_now
     from services.config import RunConfig, load_config
     from services.errors import ConfigError
     from services.files import write_atomic
+    from services.ledger.audits import RehearsalFacts, record_audit
+    from services.ledger.parties import stamp
     from services.plans import build_plan
+    from services.security.credentials import load_identity
 
+    if (ledger is None) != (directory is None):
+        raise ConfigError("expected --ledger and --directory together, or neither")
     privacy = privacy_of(build_plan(load_config(config, RunConfig), max_silos=200))
     if privacy is None:
         raise ConfigError(f"{config}: expected [privacy], found none; nothing is claimed")
@@ -50,6 +71,7 @@ def audit(
         count=canaries,
         rounds=releases,
         seed=SystemRng().bytes(32),
+        unit_task=_unit_task if privacy.mode in UNIT_MODES else None,
     )
     typer.echo(f"canaries committed to: {rehearsal.commitment.hex()}", err=True)
     found = {"cosine": canary_audit(rehearsal), "one-run": one_run_audit(rehearsal)}
@@ -69,7 +91,24 @@ def audit(
         for name, one in found.items()
     ]
     show(facts, "\n".join(lines), as_json=as_json)
+    if ledger is not None and directory is not None:
+        known = RehearsalFacts(
+            plan_digest=privacy.digest.hex(),
+            rounds=releases,
+            commitment=rehearsal.commitment.hex(),
+            seed=rehearsal.seed.hex(),
+            figures=found,
+        )
+        record_audit(ledger, load_identity(directory), known, time_utc=stamp(utc_now()))
+        typer.echo(f"{ledger}: findings appended", err=True)
     if output is not None:
         write_atomic(output, json.dumps(facts, indent=2).encode() + b"\n")
     if any(one.is_alarm for one in found.values()):
         raise typer.Exit(1)
+
+
+def _unit_task(vectors: "NDArray[np.float64]") -> "LocalTask":
+    """A silo of canary units; torch is loaded only for the modes that have them."""
+    from fl.training.canaries import canary_task
+
+    return canary_task(vectors)

@@ -201,11 +201,6 @@ class RunBook:
                 return one
         return None
 
-    def note(self, kind: Kind, body: Mapping[str, object], *, time_utc: str) -> None:
-        """Append an entry that charges nothing, such as AUDIT_RESULT or CLOSE."""
-        entry = self.ledger.draft(kind, dict(body), time_utc=time_utc, run_id=self._run.hex)  # type: ignore[arg-type] # refused by canonical_json unless JSON
-        self._budget.append(entry.signed_by(self._writer))
-
     @property
     def spent(self) -> float:
         """Epsilon so far, on the run's account."""

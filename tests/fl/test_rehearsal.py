@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
+from dp.plan import AdaptiveClip, Adjacency, Mode, Participation, PrivacyPlan, Unit
 from dp.rng import Words
 from fl.errors import PlanError
 from fl.rehearsal import Rehearsal, canary_audit, one_run_audit
@@ -90,6 +90,43 @@ def test_a_one_run_audit_refutes_no_right_claim() -> None:
     found = one_run_audit(rehearsal())
     assert not found.is_alarm
     assert found.lower <= found.claimed
+
+
+def units(mode: Mode, **changes: object) -> PrivacyPlan:
+    """A plan of a mode that clips records or patients, sampled."""
+    ring = {"n_c": 1, "h_dp": 2} if mode is not Mode.ISRL else {}
+    fields: dict[str, object] = {
+        "unit": Unit.PATIENT if mode is Mode.PATIENT else Unit.RECORD,
+        "q": 0.5,
+        "participation": Participation.POISSON,
+        "denominator": 300.0 if ring else 5.0,
+        "max_units_per_silo": 100,
+        "local_steps": 1 if mode is Mode.FEDSGD else 2,
+        **ring,
+    }
+    return plan(mode, **(fields | changes))
+
+
+@pytest.mark.parametrize("mode", [Mode.FEDSGD, Mode.PATIENT, Mode.ISRL])
+def test_unit_modes_are_measured_through_per_sample_gradients(mode: Mode) -> None:
+    """The planned noise is found in each, and its absence raises the alarm."""
+    canaries = pytest.importorskip("fl.training.canaries")
+    right = rehearsal(privacy=units(mode, z=2.0), unit_task=canaries.canary_task)
+    found = canary_audit(right)
+    assert not found.is_alarm, found
+    assert 0.5 * found.claimed < found.estimate < 2.0 * found.claimed
+    wrong = rehearsal(privacy=units(mode, z=4.0), unit_task=canaries.canary_task)
+    silent = canary_audit(wrong, noise=lambda _: Silence())
+    assert silent.is_alarm, silent
+
+
+def test_unit_modes_need_a_task_of_canaries() -> None:
+    """The torch module that makes one is the caller's; an adaptive clip is nobody's."""
+    with pytest.raises(PlanError, match="canary units"):
+        rehearsal(privacy=units(Mode.FEDSGD))
+    moving = AdaptiveClip(count_noise_std=6.0, clip_min=0.1, clip_max=1.0)
+    with pytest.raises(PlanError, match="fixed clip"):
+        rehearsal(privacy=units(Mode.PATIENT, adaptive=moving, dimension=4))
 
 
 def test_a_rehearsal_that_measures_nothing_is_refused() -> None:

@@ -1,19 +1,20 @@
 """Reports and tables: what a ledger says, in words that are true, and read back."""
 
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from dp.canonical import decimal
-from dp.entries import Kind
+from dp.audit import AuditFigure
 from dp.plan import Adjacency, Mode, Participation, PrivacyPlan, Unit
 from secagg.ids import RunId
 from secagg.testing import make_federation
 from services.errors import CorruptError
+from services.ledger.audits import RehearsalFacts, record_audit
 from services.ledger.parties import COORDINATOR, Party, public_keys
-from services.ledger.run_book import RunBook, run_account
+from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.report.facts import read_facts
 from services.report.page import html
 from services.report.plots import Plot, bars
@@ -69,8 +70,16 @@ def written(tmp_path: Path, plan: PrivacyPlan, *, audit: bool = False) -> list[b
         if number == 2:
             book.end(charge, reason="x", proof=None, checker=lambda *_: False, time_utc=NOW)
     if audit:
-        body = {"method": "one-run", "lower": decimal(9.0), "claimed": decimal(3.0)}
-        book.note(Kind.AUDIT_RESULT, body, time_utc=NOW)
+        figure = AuditFigure(estimate=math.inf, lower=9.0, claimed=3.0)
+        facts = RehearsalFacts(
+            plan_digest=plan.digest.hex(),
+            rounds=1,
+            commitment="c0",
+            seed="5e",
+            figures={"one-run": figure},
+        )
+        record_audit(ledger_path(tmp_path, RUN), FEDERATION.coordinator, facts, time_utc=NOW)
+    book.ledger.refresh()
     return book.lines(0)
 
 
