@@ -23,7 +23,6 @@ from secagg.messages import (
     Advertise,
     Boxes,
     Keys,
-    Share,
     StateNotice,
     SurvivorEntry,
     masked_signed_bytes,
@@ -85,8 +84,9 @@ def check_keys(
 
 def check_sharers(
     message: Boxes,
-    own: Share | None,
+    own: bytes,
     *,
+    seat: int,
     holders: tuple[int, ...],
     u1: tuple[int, ...],
     parameters: RoundParameters,
@@ -96,7 +96,8 @@ def check_sharers(
 
     Args:
         message: U2 as the server tells it.
-        own: what this silo dealt.
+        own: the share root of what this silo dealt.
+        seat: this silo.
         holders: its closed neighborhood.
         u1: silos with keys.
         parameters: of the attempt.
@@ -121,7 +122,7 @@ def check_sharers(
     if len(u2) < floor:
         raise CohortRefusedError(f"U2 has {len(u2)} silos; at least {floor} are needed")
     _require_organizations(u2, parameters, roster, CohortRefusedError)
-    if own is None or roots.get(own.seat) != own.root:
+    if roots.get(seat) != own:
         raise CohortRefusedError("this silo's own shares are missing from U2 or were changed")
     return roots
 

@@ -95,7 +95,7 @@ class SiloRound:
         self.required_state = required_state
         self._accepted: View | None = None
         self._holdings: Holdings | None = None
-        self._own_share: messages.Share | None = None
+        self._own_root = b""
         self._entries: tuple[messages.SurvivorEntry, ...] = ()
         self._submitted: messages.MaskedInput | None = None
         self._auditor: SiloAuditor | None = None
@@ -223,13 +223,13 @@ class SiloRound:
         self._policy.check_cohort(self.parameters, self._view.u1)
         unsigned = self._own.deal(self._place, self._rng)
         share = messages.signed(unsigned, self._identity)
-        self._own_share = share
+        self._own_root = share.root
         self.phase = advance(self.phase, Step.SHARED)
         return [Send(message=share)]
 
     def _on_boxes(self, message: messages.Boxes) -> list[SiloEffect]:
         """A4: accept U2 and the shares dealt to this silo."""
-        self._view.accept_sharers(message, self._own_share)
+        self._view.accept_sharers(message, self._own_root)
         for item in message.deliveries:
             self._accept(item)
         self._view.tag_key = self._own.tag_key(self._view.setup)

@@ -15,7 +15,7 @@ from secagg.errors import (
 from secagg.graph import Graph
 from secagg.journal import Submission
 from secagg.keys import verify
-from secagg.messages import Advertise, Boxes, Keys, Share, StateNotice
+from secagg.messages import Advertise, Boxes, Keys, StateNotice
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster
 from secagg.secretbytes import Secret
@@ -59,13 +59,14 @@ class View:
         except ParameterError as error:
             raise RosterError(f"no graph for this cohort: {error}") from error
 
-    def accept_sharers(self, message: Boxes, own: Share | None) -> None:
-        """A4, the cohort: U2 and its share roots."""
+    def accept_sharers(self, message: Boxes, own: bytes) -> None:
+        """A4, the cohort: U2 and its share roots, the own one among them."""
         if self.share_roots:
             raise CohortRefusedError("U2 was announced before")
         self.share_roots = check_sharers(
             message,
             own,
+            seat=self.seat,
             holders=self.graph.holders(self.seat),
             u1=self.u1,
             parameters=self.parameters,

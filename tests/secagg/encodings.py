@@ -20,7 +20,7 @@ from secagg.errors import (
     SecAggError,
 )
 from secagg.ids import RunId
-from secagg.journal import JournalRecord, SiloHistory
+from secagg.journal import AttemptSummary, JournalEvent, JournalRecord, SiloHistory
 from secagg.parameters import CoefficientVector, VectorSpec, bulk, meta
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
@@ -143,6 +143,12 @@ def _others() -> Iterator[Record]:
     yield messages.AbandonRequest(run=RUN, round=3, attempt=1)
     yield messages.RoundFailed(run=RUN, round=3, attempt=1, reason="too few")
     yield messages.DistantRoot(dealer=1, root=bytes(32))
+    yield AttemptSummary(
+        attempt=parameters.attempt_id,
+        events=(JournalEvent.CLOSED, JournalEvent.OPENED),
+        model_hash=b"h" * 32,
+        survivors=(1, 2),
+    )
     root = evidence.ShareRoot(seat=1, root=bytes(32))
     yield evidence.Evidence(
         kind=evidence.EvidenceKind.CONTRADICTION,

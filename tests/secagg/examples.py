@@ -9,6 +9,7 @@ from typing import TypeVar, get_args
 from secagg import messages
 from secagg.codec import Record
 from secagg.evidence import EvidenceKind, ShareRoot, two_statements
+from secagg.journal import AttemptSummary, JournalEvent
 from secagg.messages import AbandonRequest
 from secagg.parameters import CoefficientVector
 from secagg.phases import Phase
@@ -58,6 +59,12 @@ def _rounds() -> Iterator[Record]:
         for seat in one.cohort:
             yield from one.sent[seat]
             yield from one.journals[seat]
+    yield AttemptSummary(
+        attempt=where.attempt_id,
+        events=(JournalEvent.CLOSED, JournalEvent.OPENED),
+        model_hash=bytes(range(32)),
+        survivors=(1, 2, 4),
+    )
     yield replace(lost.opening(), abandons=(lost.last(1, messages.Abandon),))
     yield stage.request()
     yield stage.certificate()

@@ -201,6 +201,19 @@ def test_secrets_are_wiped_once_the_shares_are_opened() -> None:
     assert all(len(item.share) == 33 for item in stage.last(1, Unmask).openings)
 
 
+def test_secrets_are_wiped_by_a_result_that_needed_no_opening() -> None:
+    """The others were enough: the silo accepts the sum and opens nothing any more."""
+    stage = Stage(4)
+    stage.agree()
+    silo = stage.silos[1]
+    secrets = [silo._own.a, silo._own.b, silo._own.k]
+    stage.tell(1, stage.result(stage.sum_of(1, 2, 3, 4)))
+    assert silo.phase is Phase.CLOSED
+    assert 1 in stage.finished
+    assert [len(secret) for secret in secrets] == [0, 0, 0]
+    assert silo._own.held == {}
+
+
 def test_a_helper_signs_and_opens_without_a_vector() -> None:
     """Silo 4 goes late, by its driver's word, and sees the result like the others."""
     stage = Stage(4)
