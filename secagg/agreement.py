@@ -17,7 +17,7 @@ from secagg.errors import (
     RosterError,
     SurvivorsMismatchError,
 )
-from secagg.keys import verify
+from secagg.keys import check_encoding, verify
 from secagg.messages import (
     STATE,
     Advertise,
@@ -77,6 +77,8 @@ def check_keys(
             raise BadKeyError(
                 f"{expected} keys are advertised in this suite, each another one", silo=item.seat
             )
+        for key in (item.enc_key, item.mask_key):  # low orders are found when shares are dealt
+            check_encoding(key, silo=item.seat)
         public_keys |= item.public_keys
     _require_organizations(u1, parameters, roster, RosterError)
     return advertises

@@ -18,6 +18,7 @@ from secagg.secretbytes import Secret, reveal
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+_X25519_PRIME: Final = 2**255 - 19
 
 
 class IdentityKey:
@@ -90,8 +91,22 @@ class AgreementKey:
 _PROBE: Final = AgreementKey(X25519PrivateKey.from_private_bytes(b"\x01" * KEY_BYTES))
 
 
+def check_encoding(public: bytes, *, silo: int | None = None) -> None:
+    """Raise BadKeyError unless these bytes are the one encoding of an X25519 public key.
+
+    RFC 7748 (section 5) has `exchange` ignore the top bit and reduce modulo the prime, so that one
+    key has several encodings. Check A3 wants every key to be another one, and compares bytes.
+    """
+    if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _X25519_PRIME:
+        raise BadKeyError(
+            "expected the canonical encoding of an X25519 public key, 32 bytes below the prime",
+            silo=silo,
+        )
+
+
 def check_agreement_key(public: bytes) -> None:
-    """Raise BadKeyError unless `exchange` accepts this public key, whoever asks."""
+    """Raise BadKeyError unless this is canonical and `exchange` accepts it, whoever asks."""
+    check_encoding(public)
     _PROBE.exchange(public)
 
 

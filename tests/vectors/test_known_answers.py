@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg import shamir
 from secagg.errors import BadKeyError
-from secagg.keys import AgreementKey, IdentityKey, hkdf, mask_key_from_seed, verify
+from secagg.keys import (
+    AgreementKey,
+    IdentityKey,
+    check_agreement_key,
+    check_encoding,
+    hkdf,
+    mask_key_from_seed,
+    verify,
+)
 from secagg.masking import pairwise_seed, self_seed
 from secagg.prg import CHUNK_WORDS, expand
 from secagg.ring import U32, U64
@@ -55,6 +63,30 @@ def test_x25519_of_rfc_7748_section_5_2() -> None:
             bytes.fromhex(record[key]) for key in ("input_scalar", "input_u", "output_u")
         )
         assert AgreementKey.from_secret(scalar).exchange(point).reveal() == product
+
+
+def test_one_encoding_for_each_public_key() -> None:
+    """Section 5's second point has its top bit set: it is multiplied, but nobody may advertise it.
+
+    A key's bytes are compared with others' (check A3), so all but its canonical form are refused.
+    """
+    points = [bytes.fromhex(r["input_u"]) for r in _records("asymmetric/X25519/rfc7748.txt")]
+    canonical = [point for point in points if point[31] < 0x80]
+    assert len(canonical) == 2
+    for point in points:
+        if point in canonical:
+            check_agreement_key(point)
+            continue
+        with pytest.raises(BadKeyError, match="canonical"):
+            check_agreement_key(point)
+        check_agreement_key(point[:31] + bytes([point[31] & 0x7F]))
+    key = AgreementKey.from_secret(b"\x77" * 32)
+    for value in range(2, 19):  # below 2**255, so no top bit shows; 0 and 1 are of low order
+        one, other = ((value + add).to_bytes(32, "little") for add in (0, 2**255 - 19))
+        assert key.exchange(one) == key.exchange(other)
+        check_encoding(one)
+        with pytest.raises(BadKeyError, match="canonical"):
+            check_encoding(other)
 
 
 def test_x25519_of_rfc_7748_section_5_2_iterated() -> None:
