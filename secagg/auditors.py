@@ -8,9 +8,10 @@ over, also when the round was refused for its tags: that is when one wants to kn
 What tier 2 means and what it costs in privacy stands in `recompute`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from secagg import canonical, messages
+from secagg.canonical import MerkleTree
 from secagg.errors import BadDisclosureError, ForgedSumError, ReplayError, RosterError
 from secagg.evidence import Evidence, wrong_sum
 from secagg.keys import IdentityKey, verify
@@ -210,7 +211,7 @@ class ServerAudit:
         self._secrets = secrets
         self._store = store
         self._names = names
-        self._trees: dict[int, tuple[bytes, ...]] = {}
+        self._trees: dict[int, MerkleTree] = {}
         self._chunks = len(claim.parameters.wire_spec.chunks)
 
     def take_nonce(self, message: RecomputeNonce) -> None:
@@ -267,16 +268,18 @@ class ServerAudit:
             chunk=message.chunk,
             of=message.of,
             data=self._store.read(name, message.chunk),
-            path=canonical.merkle_path_of_hashes(self._leaves(message.of), message.chunk),
+            path=self._tree(message.of).path(message.chunk),
         )
 
-    def _leaves(self, of: int) -> Sequence[bytes]:
-        """Leaf hashes of a stored vector, read once: 32 bytes for each chunk stay in memory."""
+    def _tree(self, of: int) -> MerkleTree:
+        """The tree of a stored vector, read once: 64 bytes for each chunk stay in memory."""
         if of not in self._trees:
             name = self._names[of]
-            self._trees[of] = tuple(
-                canonical.leaf_hash(number, self._store.read(name, number))
-                for number in range(self._chunks)
+            self._trees[of] = MerkleTree(
+                [
+                    canonical.leaf_hash(number, self._store.read(name, number))
+                    for number in range(self._chunks)
+                ]
             )
         return self._trees[of]
 
@@ -291,6 +294,7 @@ def _cut_pair_proofs(
         if box.kem and box.kem.pair and box.holder in shares
         if (seat in alive) != (box.holder in alive)
     ]
-    paths = canonical.merkle_paths([box.encode() for box in share.boxes]) if cut else ()
-    for place in cut:
-        yield PairProof(dealer=seat, box=share.boxes[place], path=paths[place])
+    if cut:
+        tree = share.tree()
+        for place in cut:
+            yield PairProof(dealer=seat, box=share.boxes[place], path=tree.path(place))

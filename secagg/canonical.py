@@ -16,7 +16,7 @@ import math
 import struct
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from secagg.errors import MalformedMessageError, OversizeError, ParameterError
 
@@ -80,8 +80,11 @@ def digest(label: str, *fields: bytes) -> bytes:
 def encode_list(items: Sequence[bytes]) -> bytes:
     """Return a u32 count and then each item after its u32 length."""
     parts = [u32(len(items))]
-    for item in items:
-        parts += (_unsigned(len(item), _LENGTH_BYTES), item)
+    try:  # in one piece: a large round encodes millions of fields
+        for item in items:
+            parts += (len(item).to_bytes(_LENGTH_BYTES, "big"), item)
+    except OverflowError:
+        raise ParameterError("expected items of less than 4 GiB, got a longer one") from None
     return b"".join(parts)
 
 
@@ -99,10 +102,12 @@ def decode_list(data: bytes, *, max_items: int) -> tuple[bytes, ...]:
     position = _LENGTH_BYTES
     for _ in range(count):
         start = position + _LENGTH_BYTES
-        position = start + read_u32(data[position:start])
+        if start > len(data):  # before a false count is believed
+            break
+        position = start + int.from_bytes(data[position:start], "big")
         items.append(data[start:position])
-    if position != len(data):  # An item cut short ends beyond the data, too.
-        raise MalformedMessageError(f"expected {position} bytes of items, got {len(data)}")
+    if position != len(data) or len(items) != count:  # an item cut short ends beyond the data, too
+        raise MalformedMessageError(f"expected {count} items of {position} bytes, got {len(data)}")
     return tuple(items)
 
 
@@ -194,26 +199,37 @@ def leaf_hash(index: int, data: bytes) -> bytes:
     return digest("leaf", u32(index), data)
 
 
+class MerkleTree:
+    """The tree over the results of `leaf_hash`, in order, at least one.
+
+    Raises:
+        ParameterError: there is no leaf.
+    """
+
+    __slots__ = ("_levels", "root")
+
+    def __init__(self, leaf_hashes: Sequence[bytes]) -> None:
+        self._levels = _levels(leaf_hashes)
+        (top,) = self._levels[-1]
+        self.root = digest("root", u32(len(leaf_hashes)), top)
+
+    @classmethod
+    def of(cls, leaves: Sequence[bytes]) -> Self:
+        """The tree over raw leaf data."""
+        return cls([leaf_hash(index, data) for index, data in enumerate(leaves)])
+
+    def path(self, place: int) -> tuple[bytes, ...]:
+        """Return the sibling hashes that prove a leaf, from the bottom up."""
+        return tuple(
+            level[sibling]
+            for height, level in enumerate(self._levels[:-1])
+            if (sibling := place >> height ^ 1) < len(level)
+        )
+
+
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
     """Return the root over raw leaf data, at least one leaf."""
-    return merkle_root_of_hashes([leaf_hash(index, data) for index, data in enumerate(leaves)])
-
-
-def merkle_root_of_hashes(leaf_hashes: Sequence[bytes]) -> bytes:
-    """Return the root over the results of `leaf_hash`, in order, at least one."""
-    (top,) = _levels(leaf_hashes)[-1]
-    return digest("root", u32(len(leaf_hashes)), top)
-
-
-def merkle_paths(leaves: Sequence[bytes]) -> tuple[tuple[bytes, ...], ...]:
-    """Return for each leaf the sibling hashes that prove it, from the bottom up."""
-    levels = _levels([leaf_hash(place, data) for place, data in enumerate(leaves)])
-    return tuple(_path(levels, place) for place in range(len(leaves)))
-
-
-def merkle_path_of_hashes(leaf_hashes: Sequence[bytes], place: int) -> tuple[bytes, ...]:
-    """Return the path of one leaf from the results of `leaf_hash`, in order."""
-    return _path(_levels(leaf_hashes), place)
+    return MerkleTree.of(leaves).root
 
 
 def merkle_verify(
@@ -237,14 +253,6 @@ def merkle_verify(
         place, width = place // 2, (width + 1) // 2
     if next(siblings, None) is not None or digest("root", u32(count), current) != root:
         raise MalformedMessageError(f"expected a path from leaf {index} to the root, got another")
-
-
-def _path(levels: Sequence[Sequence[bytes]], place: int) -> tuple[bytes, ...]:
-    return tuple(
-        level[sibling]
-        for height, level in enumerate(levels[:-1])
-        if (sibling := place >> height ^ 1) < len(level)
-    )
 
 
 def _levels(leaf_hashes: Sequence[bytes]) -> list[list[bytes]]:

@@ -157,9 +157,11 @@ class Record:
     def field_bytes(self, *, without: tuple[str, ...] = ()) -> tuple[bytes, ...]:
         """Each field's bytes, in order; `without` leaves some out (a signature, say)."""
         return tuple(
-            codec.write(getattr(self, name))
-            for name, codec in _codecs(type(self)).items()
-            if name not in without
+            [
+                codec.write(getattr(self, name))
+                for name, codec in _codecs(type(self)).items()
+                if name not in without
+            ]
         )
 
     @classmethod

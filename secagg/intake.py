@@ -9,6 +9,7 @@ from bisect import bisect_left
 from typing import assert_never
 
 from secagg import messages
+from secagg.canonical import MerkleTree
 from secagg.errors import (
     BadDealerError,
     BadKeyError,
@@ -80,7 +81,7 @@ class Intake:
         self.evidence: list[Evidence] = []
         self.advertises: dict[int, messages.Advertise] = {}
         self.shares: dict[int, messages.Share] = {}
-        self.boxes_roots: dict[int, bytes] = {}
+        self.trees: dict[int, MerkleTree] = {}
         self.masked: dict[int, messages.MaskedInput] = {}
         self.late: set[int] = set()
         self.signed: dict[int, messages.Survivors] = {}
@@ -129,9 +130,7 @@ class Intake:
     def share_roots(self) -> dict[int, bytes]:
         """Share roots of U2."""
         return {
-            seat: messages.share_root(
-                share.commitment_b, share.commitment_k, self.boxes_roots[seat]
-            )
+            seat: messages.share_root(share.commitment_b, share.commitment_k, self.trees[seat].root)
             for seat, share in self.shares.items()
         }
 
@@ -241,9 +240,12 @@ class Intake:
         hybrid_suite = self._suite.is_hybrid
         if not all(box.is_shaped(seat, hybrid_suite=hybrid_suite) for box in message.boxes):
             raise MalformedMessageError("a box lacks a part or has one too many", silo=seat)
-        self._verify(message)
+        tree = message.tree()  # `message.signed_bytes` would make another one
+        root = messages.share_root(message.commitment_b, message.commitment_k, tree.root)
+        signed_bytes = messages.share_signed_bytes(message.setup, seat, root)
+        verify(self._roster.seat(seat).identity_key, message.signature, signed_bytes)
         self.shares[seat] = message
-        self.boxes_roots[seat] = message.boxes_root
+        self.trees[seat] = tree
 
     def _take_masked(self, message: messages.MaskedInput) -> None:
         seat = message.seat

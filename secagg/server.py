@@ -487,7 +487,7 @@ class ServerRound:
             return short
         self.phase = advance(self.phase, Step.SHARED)
         deliveries = {
-            dealer: _deliveries(self._intake.shares[dealer], self._intake.boxes_roots[dealer])
+            dealer: _deliveries(self._intake.shares[dealer], self._intake.trees[dealer])
             for dealer in u2
         }
         roots = self._intake.share_roots
@@ -629,18 +629,17 @@ class ServerRound:
         return effects
 
 
-def _deliveries(share: messages.Share, boxes_root: bytes) -> dict[int, messages.Delivery]:
-    """What each holder gets of one dealer's shares, from one Merkle tree over its boxes."""
-    paths = canonical.merkle_paths([box.encode() for box in share.boxes])
+def _deliveries(share: messages.Share, tree: canonical.MerkleTree) -> dict[int, messages.Delivery]:
+    """What each holder gets of one dealer's shares, from the Merkle tree over its boxes."""
     return {
         box.holder: messages.Delivery(
             dealer=share.seat,
             box=box,
-            path=path,
-            boxes_root=boxes_root,
+            path=tree.path(place),
+            boxes_root=tree.root,
             commitment_b=share.commitment_b,
             commitment_k=share.commitment_k,
             signature=share.signature,
         )
-        for box, path in zip(share.boxes, paths, strict=True)
+        for place, box in enumerate(share.boxes)
     }

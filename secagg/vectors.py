@@ -126,7 +126,7 @@ def mask_vector(
         data = pack(words, segment.ring_bits)
         store.write(name, number, data)
         leaves.append(canonical.leaf_hash(number, data))
-    return canonical.merkle_root_of_hashes(leaves)
+    return canonical.MerkleTree(leaves).root
 
 
 def _own_tags(
@@ -155,7 +155,7 @@ def root_of(store: VectorStore, name: str, spec: VectorSpec) -> bytes:
         data = store.read(name, number)
         unpack(data, spec.segments[chunk.segment].ring_bits, chunk.count)
         leaves.append(canonical.leaf_hash(number, data))
-    return canonical.merkle_root_of_hashes(leaves)
+    return canonical.MerkleTree(leaves).root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ def sum_and_unmask(
             store.write(name, number, data)
             leaves.append(canonical.leaf_hash(number, data))
             decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = integers
-    return _opened(canonical.merkle_root_of_hashes(leaves), spec, decoded)
+    return _opened(canonical.MerkleTree(leaves).root, spec, decoded)
 
 
 class Unkept:
@@ -249,7 +249,7 @@ def put_sum(
         data = pack(to_ring(piece, segment.ring_bits), segment.ring_bits)
         store.write(name, number, data)
         leaves.append(canonical.leaf_hash(number, data))
-    root = canonical.merkle_root_of_hashes(leaves)
+    root = canonical.MerkleTree(leaves).root
     return _opened(root, spec, [values[segment.name] for segment in spec.segments])
 
 

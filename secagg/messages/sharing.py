@@ -129,10 +129,14 @@ class Share(SignedMessage):
     commitment_k: Annotated[bytes, DIGEST]
     boxes: Annotated[tuple[ShareBox, ...], listed(nested(ShareBox))]
 
+    def tree(self) -> canonical.MerkleTree:
+        """The Merkle tree over the boxes; a server keeps it, for all holders' paths."""
+        return canonical.MerkleTree.of([box.encode() for box in self.boxes])
+
     @property
     def boxes_root(self) -> bytes:
         """Merkle root over the boxes."""
-        return canonical.merkle_root([box.encode() for box in self.boxes])
+        return self.tree().root
 
     @property
     def root(self) -> bytes:

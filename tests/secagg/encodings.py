@@ -20,7 +20,7 @@ from secagg.errors import (
     SecAggError,
 )
 from secagg.ids import RunId
-from secagg.journal import AttemptSummary, JournalEvent, JournalRecord, SiloHistory
+from secagg.journal import AttemptSummary, JournalEvent, JournalRecord, SiloHistory, decode_line
 from secagg.parameters import CoefficientVector, VectorSpec, bulk, meta
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
@@ -219,6 +219,12 @@ def decoders() -> dict[str, Decoder]:
     named["message"] = _reading(
         lambda data: messages.decode_message(data).encode(), MalformedMessageError, OversizeError
     )
+    named["journal line"] = _reading(
+        lambda data: decode_line(data).encode(),
+        MalformedMessageError,
+        OversizeError,
+        ParameterError,
+    )
     named["list"] = _reading(_read_list, MalformedMessageError, OversizeError)
     named["share payload"] = _reading(
         lambda data: SharePayload.decode(data).encode(), BadShareError
@@ -242,6 +248,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield f"record {record.LABEL}", record.encode()
         if isinstance(record, messages.Message):
             yield "message", record.encode()
+        if isinstance(record, JournalRecord | AttemptSummary):
+            yield "journal line", record.encode()
     yield "list", canonical.encode_list([b"", b"one", b"two"])
     payload = SharePayload(
         share_a=Secret(b"a" * 33), share_b=Secret(b"b" * 33), verification_key=Secret(b"k" * 32)

@@ -195,17 +195,18 @@ def test_the_merkle_tree_is_what_the_specification_writes_out() -> None:
     one, two, three = (h("leaf", canonical.u32(i), bytes([i])) for i in range(3))
     top = h("node", h("node", one, two), three)
     assert canonical.merkle_root([b"\0", b"\1", b"\2"]) == h("root", canonical.u32(3), top)
-    assert canonical.merkle_root_of_hashes([one, two, three]) == h("root", canonical.u32(3), top)
+    assert canonical.MerkleTree([one, two, three]).root == h("root", canonical.u32(3), top)
     assert canonical.merkle_root([b"\0"]) == h("root", canonical.u32(1), one)
 
 
 @given(leaves=LEAVES)
 def test_every_leaf_has_a_path_to_the_root(leaves: list[bytes]) -> None:
     """Each path verifies at its own place and at no other."""
-    root, count = canonical.merkle_root(leaves), len(leaves)
-    paths = canonical.merkle_paths(leaves)
-    assert len(paths) == count
-    for index, (leaf, path) in enumerate(zip(leaves, paths, strict=True)):
+    tree, count = canonical.MerkleTree.of(leaves), len(leaves)
+    root = tree.root
+    assert root == canonical.merkle_root(leaves)
+    for index, leaf in enumerate(leaves):
+        path = tree.path(index)
         canonical.merkle_verify(root, count, index, leaf, path)
         with pytest.raises(MalformedMessageError):
             canonical.merkle_verify(root, count, (index + 1) % (count + 1), leaf, path)
@@ -216,7 +217,7 @@ def test_a_path_proves_nothing_else(leaves: list[bytes], data: st.DataObject) ->
     """Another leaf, root or count, and a path cut, lengthened or altered are refused."""
     root, count = canonical.merkle_root(leaves), len(leaves)
     index = data.draw(st.integers(0, count - 1))
-    path = canonical.merkle_paths(leaves)[index]
+    path = canonical.MerkleTree.of(leaves).path(index)
     wrong: list[tuple[bytes, int, int, bytes, tuple[bytes, ...]]] = [
         (bytes(32), count, index, leaves[index], path),
         (root, count + 1, index, leaves[index], path),
@@ -241,9 +242,8 @@ def test_different_lists_have_different_roots(leaves: list[bytes], other: list[b
 
 def test_a_tree_has_leaves_and_indices_within_it() -> None:
     """No root and no paths of nothing, no proof of a leaf that is not there."""
-    for of_leaves in (canonical.merkle_root, canonical.merkle_paths):
-        with pytest.raises(ParameterError, match="at least one leaf"):
-            of_leaves([])
+    with pytest.raises(ParameterError, match="at least one leaf"):
+        canonical.merkle_root([])
     for index in (-1, 1):
         with pytest.raises(MalformedMessageError, match="leaf index"):
             canonical.merkle_verify(bytes(32), 1, index, b"", ())

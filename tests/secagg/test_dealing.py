@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from secagg import canonical
 from secagg.dealing import (
     DealerKeys,
     Dealing,
@@ -77,7 +76,7 @@ def _delivery(share: Share, holder: int) -> Delivery:
     return Delivery(
         dealer=share.seat,
         box=share.boxes[place],
-        path=canonical.merkle_paths([box.encode() for box in share.boxes])[place],
+        path=share.tree().path(place),
         boxes_root=share.boxes_root,
         commitment_b=share.commitment_b,
         commitment_k=share.commitment_k,

@@ -97,15 +97,6 @@ def test_an_upload_that_cannot_be_unpacked(data: bytes) -> None:
         recompute_chunk(SPEC, SPEC.chunks[0], [data], {"update": [], "count": []}, PARAMETERS)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
-def test_a_path_from_hashes_is_the_path(count: int) -> None:
-    """The server keeps the leaves' hashes, not the chunks."""
-    leaves = [bytes([n]) for n in range(count)]
-    hashes = [canonical.leaf_hash(n, data) for n, data in enumerate(leaves)]
-    paths = [canonical.merkle_path_of_hashes(hashes, n) for n in range(count)]
-    assert tuple(paths) == canonical.merkle_paths(leaves)
-
-
 def test_nobody_recomputes_if_nobody_may_collude() -> None:
     """Every silo that recomputes counts toward n_c."""
     with pytest.raises(ParameterError, match="n_c of at least 1"):
