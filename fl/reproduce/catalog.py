@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fl.reproduce import compression, dropouts, flamby, mcmahan, qffl, scaffold, toy
+from fl.reproduce import compression, dropouts, flamby, flamby_dp, mcmahan, qffl, scaffold, toy
 from fl.reproduce.report import Report
 from fl.reproduce.session import Session
 
@@ -34,6 +34,11 @@ CATALOG: Final[Mapping[str, Reproduction]] = {
         about="FLamby's table of Fed-Heart-Disease",
         run=flamby.reproduce_heart,
         seconds=flamby.SECONDS_HEART,
+    ),
+    "flamby-heart-dp": Reproduction(
+        about="FLamby's DP-SGD curve of Fed-Heart-Disease, accounting corrected",
+        run=flamby_dp.reproduce,
+        seconds=flamby_dp.SECONDS,
     ),
     "flamby-tcga": Reproduction(
         about="FLamby's table of Fed-TCGA-BRCA",

@@ -18,6 +18,7 @@ class Name(StrEnum):
 
     TOY = "toy"
     HEART = "flamby-heart"
+    HEART_DP = "flamby-heart-dp"
     TCGA = "flamby-tcga"
     SCAFFOLD = "scaffold-fashion"
     COMPRESSION = "compression"
