@@ -12,12 +12,16 @@ misspelled one is an error and not a test that proves nothing.
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from services.errors import ConfigError
 
 VARIABLE: Final = "SECAGG_FAULTS"
+# Called with each point that is reached and its round; for whoever runs many silos in one process
+# and lets one of them vanish by an exception.
+WATCHERS: Final[list[Callable[[str, int], None]]] = []
 # Around each entry of an attempt's logbook, and after what follows from it.
 _WHEN: Final = ("log.before", "log.after", "coordinator.after")
 _TOLD: Final = (
@@ -66,6 +70,8 @@ def parse(text: str) -> tuple[Fault, ...]:
 
 def hit(point: str, round_number: int) -> None:
     """Fail here if a fault is armed for this point and round."""
+    for watcher in WATCHERS:
+        watcher(point, round_number)
     text = os.environ.get(VARIABLE)
     if not text:
         return

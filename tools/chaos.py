@@ -29,40 +29,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from random import Random  # noqa: TID251 - a script's seeded choice of victims, no secret
 
-import numpy as np
-
+from bench.replay import replayed_model
 from dp.verify import verify_ledger
-from fl.participant import RunParticipant
-from fl.plan import TrainingPlan
-from fl.run import RoundReport as TrainingReport
-from fl.run import RoundRequest, TrainingRun
-from fl.state import decode_state
-from fl.testing import DictMemory, toy_task
-from secagg.effects import Aggregate
+from fl.testing import toy_task
 from secagg.errors import SecAggError
 from secagg.ids import RunId
-from secagg.messages import MAX_STATE_BYTES
-from secagg.parameters import RoundParameters
 from secagg.rng import SystemRng
-from secagg.testing import make_federation, make_parameters
 from services import faults
 from services.cli.operator import fetch_model, run_client, start_run
 from services.clock import monotonic
-from services.config import RunConfig, parse_config
 from services.demo.federation import COORDINATOR, Child, ChildError, LocalFederation
 from services.enrollment.authority import newest_roster
 from services.errors import ServiceError
-from services.plans import build_plan
-from services.released import released_bytes
 from services.silo.ledger import LEDGERS, data_set_path
-from services.silo.memory import StoredMemory
-from services.storage.silo import SiloStore
 from services.wire.calls import RoundReport, RunState, RunStatus
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 7))
@@ -379,91 +364,6 @@ def _is_rare(point: str) -> bool:
     return point.rpartition("-")[2] in RARE
 
 
-def check_model(ended: Ended, home: Path, secrets: Mapping[str, bytes]) -> None:
-    """Compare a run's model with the undisturbed replay's.
-
-    Raises:
-        ChaosError: they differ.
-    """
-    plan = build_plan(
-        parse_config(ended.config.encode(), RunConfig, source="run.toml", base=home),
-        max_silos=len(SILOS),
-    )
-    if replay(plan, ended.run, ended.status.rounds, secrets) != ended.model:
-        raise ChaosError(f"run {ended.run}: the model is not that of the undisturbed replay")
-
-
-def replay(
-    plan: TrainingPlan, run: RunId, reports: Sequence[RoundReport], secrets: Mapping[str, bytes]
-) -> bytes:
-    """The model file of the same run without crash and network: integers, summed.
-
-    Args:
-        plan: the training plan.
-        run: its id, which the rounding coins depend on.
-        reports: say who is in each sum.
-        secrets: the silos' rounding secrets.
-    """
-    names = dict(enumerate(SILOS, start=1))
-    tasks = {name: toy_task({"silo": seat}) for seat, name in names.items()}
-    training = TrainingRun(plan, model=tasks[SILOS[0]].initial_model(plan.seed), names=names)
-    silos = {}
-    for seat, name in names.items():
-        memory = DictMemory()
-        memory.write({f"{run.hex}/secret": secrets[name]})
-        silos[seat] = RunParticipant(
-            plan, run=run, seat=seat, names=names, task=tasks[name], memory=memory, rng=SystemRng()
-        )
-    for report in reports:
-        request = training.next()
-        assert isinstance(request, RoundRequest)
-        parameters = _parameters(request, run, plan)
-        parts = {
-            seat: silos[seat].contribute(parameters, request.state) for seat in report.survivors
-        }
-        sums = {
-            segment.name: np.sum([part[segment.name] for part in parts.values()], axis=0)
-            for segment in request.spec.segments
-        }
-        aggregate = Aggregate(
-            values=sums,
-            survivors=report.survivors,
-            cohort=tuple(names),
-            parameters=parameters,
-            state_hash=request.state_hash,
-        )
-        made = training.receive(aggregate)
-        assert isinstance(made, TrainingReport), made
-        for seat in report.survivors:
-            silos[seat].settle(aggregate, request.state)
-    return released_bytes(plan, decode_state(training.state, MAX_STATE_BYTES))
-
-
-def _parameters(request: RoundRequest, run: RunId, plan: TrainingPlan) -> RoundParameters:
-    """Of the round, as far as training reads them."""
-    return make_parameters(
-        make_federation(len(SILOS)).roster,
-        request.spec,
-        run=run,
-        round=request.number,
-        kind=request.kind.value,
-        training_plan=plan.digest(),
-        n_max=plan.max_silos,
-    )
-
-
-def secrets_of(federation: LocalFederation, run: RunId) -> dict[str, bytes]:
-    """The silos' rounding secrets of a run."""
-    secrets = {}
-    for name in SILOS:
-        store = SiloStore(federation.storage(name))
-        secret = StoredMemory(store).read(f"{run.hex}/secret")
-        assert secret is not None
-        secrets[name] = secret
-        store.close()
-    return secrets
-
-
 def leftovers(home: Path) -> list[str]:
     """Locks that are held and half-written files."""
     found = [str(path) for pattern in ("**/*.part", "**/*.partial") for path in home.glob(pattern)]
@@ -513,7 +413,15 @@ def crashes(home: Path, random: Random, arguments: argparse.Namespace) -> None:
         f"{len(circus.ended) - 1} runs ended early, each by name"
     )
     for ended in circus.ended:
-        check_model(ended, home, secrets_of(federation, ended.run))
+        expected = replayed_model(
+            federation,
+            run=ended.run,
+            config=ended.config,
+            reports=ended.status.rounds,
+            make_task=lambda number: toy_task({"silo": number}),
+        )
+        if expected != ended.model:
+            raise ChaosError(f"run {ended.run}: the model is not that of the undisturbed replay")
     check_nothing_left(circus)
     if reached < 20 or played < wanted:
         raise ChaosError(f"expected 20 named points and {wanted} random kills in the time there is")

@@ -68,7 +68,9 @@ class Aggregation:
                 f"silo {peer.name} has another roster of version {roster.version}; take the file "
                 "that the authority issued last"
             )
-        if hello.incarnation and self.hub.presence.hello(SiloId(peer.name), hello.incarnation):
+        if hello.incarnation and self.hub.presence.hello(
+            SiloId(peer.name), hello.incarnation, hello.predecessors
+        ):
             await self.desk.welcome(_seat(peer), hello.incarnation)
             self.log.info("hello", silo=peer.name, software=hello.software_version)
         return Hello(

@@ -4,11 +4,13 @@ A copied start script must not make two processes race for one seat, and a crash
 keep its own successor out. So: a process that calls is the silo; a second one is refused while the
 first polls or has called within `silent_after_s`; after that silence, or once the first's
 connection is seen to close, the second takes over and the first is fenced: refused from then on.
+A process that holds the first's storage folder, which is locked while its holder lives, takes over
+at once.
 (Bug cases DRP-07 and DRP-08.)
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -52,8 +54,13 @@ class Presence:
         """Note when this process began: silos that knew an earlier one have yet to come back."""
         self._began = self.now()
 
-    def hello(self, silo: SiloId, incarnation: bytes) -> bool:
+    def hello(self, silo: SiloId, incarnation: bytes, predecessors: Collection[bytes] = ()) -> bool:
         """Let this process speak for the silo; returns whether it is a new one.
+
+        Args:
+            silo: by its certificate.
+            incarnation: of the process.
+            predecessors: processes that have ended, by its word.
 
         Raises:
             ConflictError: another process does, and it is not silent yet.
@@ -62,7 +69,7 @@ class Presence:
         self._refuse_fenced(silo, incarnation)
         session = self._sessions.get(silo)
         if session is not None and session.incarnation != incarnation:
-            if self._is_alive(session):
+            if session.incarnation not in predecessors and self._is_alive(session):
                 raise ConflictError(
                     f"silo {silo} is already connected since {session.since}",
                     hint="stop that process, or wait until it has been silent for "

@@ -192,7 +192,12 @@ class LocalFederation:
         return self._spawn(name, arguments, fault=fault)
 
     def start_crowd(
-        self, name: str, silos: Mapping[str, Sequence[str]], *, once: bool = False
+        self,
+        name: str,
+        silos: Mapping[str, Sequence[str]],
+        *,
+        once: bool = False,
+        module: str = "services.demo.crowd",
     ) -> Child:
         """Start one process with many silos.
 
@@ -200,10 +205,11 @@ class LocalFederation:
             name: of the process, for its log.
             silos: for each silo, the lines of its settings, as for `start_silo`.
             once: whether it ends when each silo has taken part in one run.
+            module: what is run with the settings files.
         """
         paths = [str(self.write_silo(silo, task, metrics=False)) for silo, task in silos.items()]
         options = ["--once"] if once else []
-        return self._spawn(name, [*options, *paths], module="services.demo.crowd")
+        return self._spawn(name, [*options, *paths], module=module)
 
     def write_silo(self, name: str, task: Sequence[str], *, metrics: bool = True) -> Path:
         """Write a silo's settings; returns the file."""

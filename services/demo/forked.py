@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from runpy import run_module
 from subprocess import TimeoutExpired
 from typing import Final
 
@@ -21,7 +22,6 @@ _PRELOADED: Final = (
     "services.cli.main",
     "services.coordinator.serve",
     "services.silo.join",
-    "services.demo.crowd",
     "fl.testing",
     "fl.training.custom",
 )
@@ -91,13 +91,6 @@ def _run(arguments: tuple[str, ...], log: str, fault: tuple[str, str]) -> None:
     os.environ.pop(variable, None)
     if value:
         os.environ[variable] = value
-    module, *rest = arguments
-    sys.argv = [module, *rest]
-    if module == "services.demo.crowd":
-        from services.demo.crowd import main as crowd
-
-        crowd(rest)
-        return
-    from services.cli.main import main
-
-    main()
+    module = arguments[0]
+    sys.argv = list(arguments)
+    run_module(module, run_name="__main__")

@@ -14,7 +14,7 @@ from services.observe.logs import Logger
 from services.silo.link import Link
 from services.wire.calls import PROTOCOL_VERSION, Hello
 
-# A crashed predecessor counts as connected until the coordinator has missed it for six seconds.
+# A crashed process with another storage folder counts as connected for six seconds more.
 PATIENCE_S: Final = 9.0
 _PAUSE_S: Final = 1.0
 _HEARTBEAT_S: Final = 2.0
@@ -26,10 +26,12 @@ class Greeting:
 
     Attributes:
         incarnation: 16 random bytes of this process.
+        predecessors: those of the processes that held this silo's storage before.
         coordinator: the incarnation of the coordinator's process; empty before the first answer.
     """
 
     incarnation: bytes
+    predecessors: tuple[bytes, ...]
     software: str
     roster: Roster
     trust: Trust
@@ -72,6 +74,7 @@ class Greeting:
             roster_version=self.roster.version,
             roster_digest=self.roster.digest(),
             incarnation=self.incarnation,
+            predecessors=self.predecessors,
         )
 
     async def _answer(self, link: Link) -> Hello:

@@ -81,6 +81,7 @@ async def join(
         lines = [decode_line(line) for line in store.journal()]
         greeting = Greeting(
             incarnation=line.incarnation,
+            predecessors=store.succeed(line.incarnation),
             software=software,
             roster=roster,
             trust=trust,

@@ -149,6 +149,8 @@ class SiloNode:
             if poll is not None:
                 poll.cancel()
             self._trainer.shutdown(wait=False, cancel_futures=True)
+            for driver in self._live.values():
+                driver.store.close()
         return self._ended
 
     def _has_ended(self) -> bool:

@@ -16,9 +16,12 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, de
 
 from secagg.ids import RunId
 from services.errors import CorruptError
+from services.files import remove_leftovers, write_secret
 from services.storage.blobs import BlobStore
 from services.storage.database import Database
 
+_HOLDERS: Final = "incarnations"
+_MOST_HOLDERS: Final = 8
 _METADATA: Final = MetaData()
 _JOURNAL: Final = Table(
     "journal",
@@ -42,6 +45,7 @@ class SiloStore:
     def __init__(self, directory: Path) -> None:
         """Open the folder, or make it, 0700."""
         self._database = Database(directory, "silo")
+        remove_leftovers(directory)
         self._blobs = BlobStore(directory / "memory")
         self._lock = threading.Lock()
         self._chain = bytes(32)
@@ -55,6 +59,16 @@ class SiloStore:
                     "and let the coordinator's next run begin above what it has seen",
                 )
         self._sweep()
+
+    def succeed(self, incarnation: bytes) -> tuple[bytes, ...]:
+        """Note which process holds the folder now; returns the last ones that did."""
+        path = self._database.directory / _HOLDERS
+        data = path.read_bytes() if path.exists() else b""
+        size = len(incarnation)
+        whole = len(data) // size * size
+        former = [data[start : start + size] for start in range(0, whole, size)][-_MOST_HOLDERS:]
+        write_secret(path, b"".join([*former, incarnation]))
+        return tuple(former)
 
     def append_journal(self, record: bytes) -> None:
         """Add a record; it is on disk when this returns."""

@@ -131,6 +131,7 @@ class Hello:
         roster_digest: 32 bytes.
         incarnation: 16 random bytes of this process; empty from one that only looks.
         positions: a silo's committed rounds, one a run; a coordinator sends none.
+        predecessors: the incarnations that held a silo's storage before; none of them lives.
         signed_roster: a coordinator's newer roster in canonical bytes; empty otherwise.
     """
 
@@ -140,6 +141,7 @@ class Hello:
     roster_digest: bytes
     incarnation: bytes
     positions: tuple[RunPosition, ...] = ()
+    predecessors: tuple[bytes, ...] = ()
     signed_roster: bytes = b""
 
     def __post_init__(self) -> None:
@@ -151,6 +153,9 @@ class Hello:
         if self.incarnation:
             _require_length("incarnation", self.incarnation, 16)
         _require_within("number of run positions", len(self.positions), 1024)
+        _require_within("number of predecessors", len(self.predecessors), 16)
+        for incarnation in self.predecessors:
+            _require_length("incarnation of a predecessor", incarnation, 16)
         _require_within("size of the signed roster", len(self.signed_roster), MESSAGE_BYTES)
 
 

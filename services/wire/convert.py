@@ -155,6 +155,7 @@ def hello_to_wire(hello: Hello) -> agg.HelloRequest:
             )
             for position in hello.positions
         ],
+        predecessors=hello.predecessors,
     )
 
 
@@ -174,6 +175,7 @@ def hello_from_wire(message: agg.HelloRequest) -> Hello:
             )
             for position in message.positions
         ),
+        predecessors=tuple(message.predecessors),
     )
 
 

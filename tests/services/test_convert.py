@@ -104,6 +104,7 @@ hellos = st.builds(
     positions=st.lists(
         st.builds(RunPosition, run=runs, round=u64, state_digest=digests), max_size=3
     ).map(tuple),
+    predecessors=st.lists(incarnations, max_size=3).map(tuple),
 )
 seats = st.lists(u32, max_size=5).map(tuple)
 reports = st.builds(

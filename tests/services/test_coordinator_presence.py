@@ -66,6 +66,16 @@ def test_after_silence_the_second_takes_over_and_the_first_is_fenced(
     presence.check(SILO, SECOND)
 
 
+def test_whoever_holds_the_storage_of_the_first_takes_over_at_once(presence: Presence) -> None:
+    """A restart costs no silence; the first, should it live after all, is fenced (DRP-08)."""
+    presence.hello(SILO, FIRST)
+    assert presence.hello(SILO, SECOND, (b"0" * 16, FIRST))
+    assert presence.incarnation(SILO) == SECOND
+    with pytest.raises(NotAllowedError, match="taken over by a later process"):
+        presence.hello(SILO, FIRST, (SECOND,))
+    assert not presence.hello(SILO, SECOND, (FIRST,)), "a reconnect of the same process"
+
+
 def test_an_open_poll_is_no_silence(presence: Presence, clock: Clock) -> None:
     """A silo that waits for a message is alive however long it waits."""
     presence.hello(SILO, FIRST)

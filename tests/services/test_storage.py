@@ -283,6 +283,13 @@ class TestSilo:
         assert again.journal() == (*after, b"next")
         again.close()
 
+    def test_the_last_holders_of_the_folder_are_remembered(self, tmp_path: Path) -> None:
+        names = [bytes([number]) * 16 for number in range(12)]
+        for number, name in enumerate(names):
+            store = SiloStore(tmp_path)
+            assert store.succeed(name) == tuple(names[max(number - 8, 0) : number])
+            store.close()
+
     def test_memory_changes_together_and_is_the_runs_own(self, tmp_path: Path) -> None:
         store = SiloStore(tmp_path)
         store.remember(RUN, {"variate": b"c1", "state": b"s1", "gone": b"x"})

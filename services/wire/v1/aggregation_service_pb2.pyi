@@ -62,6 +62,7 @@ class HelloRequest(_message.Message):
     ROSTER_DIGEST_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
+    PREDECESSORS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.str
     """The aggregation protocol's version, such as "SA1"; at most 16 ASCII characters."""
     software_version: _builtins.str
@@ -78,6 +79,12 @@ class HelloRequest(_message.Message):
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunPosition]:
         """What the silo has committed, one entry a run; at most 1024 entries."""
 
+    @_builtins.property
+    def predecessors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The last processes that held this process's storage folder, 16 bytes each; at most 16 entries.
+        Whoever holds the folder knows that they are gone: it need not wait until they are silent.
+        """
+
     def __init__(
         self,
         *,
@@ -87,10 +94,11 @@ class HelloRequest(_message.Message):
         roster_digest: _builtins.bytes = ...,
         incarnation: _builtins.bytes = ...,
         positions: _abc.Iterable[Global___RunPosition] | None = ...,
+        predecessors: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "positions", b"positions", "protocol_version", b"protocol_version", "roster_digest", b"roster_digest", "roster_version", b"roster_version", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "positions", b"positions", "predecessors", b"predecessors", "protocol_version", b"protocol_version", "roster_digest", b"roster_digest", "roster_version", b"roster_version", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
