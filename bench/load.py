@@ -13,8 +13,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from services.demo.federation import LocalFederation
+from services.demo.federation import Child, LocalFederation
 
+_TOY: Final = "fl.testing:toy_task"
+_WIDE: Final = "bench.wide:wide_task"
 _RUN: Final = """
 [run]
 name = "load"
@@ -28,7 +30,8 @@ batch_size = 0
 learning_rate = 0.1
 
 [task]
-name = "fl.testing:toy_task"
+name = "{task}"
+settings = {settings}
 """
 _DEADLINES: Final = {
     "registration_s": 300.0,
@@ -41,13 +44,16 @@ _DEADLINES: Final = {
 }
 
 
-def load(*, silos: int, rounds: int, processes: int, home: Path | None = None) -> dict[str, object]:
+def load(
+    *, silos: int, rounds: int, processes: int, dim: int = 0, home: Path | None = None
+) -> dict[str, object]:
     """Run rounds of `silos` silos in `processes` processes; returns what it took.
 
     Args:
         silos: all of which must be in every sum.
         rounds: training rounds of a toy model.
         processes: that the silos share.
+        dim: parameters of the model; 0 for the smallest there is.
         home: keeps everything; a folder that is removed otherwise.
 
     Raises:
@@ -63,18 +69,27 @@ def load(*, silos: int, rounds: int, processes: int, home: Path | None = None) -
         crowds = [names[number::processes] for number in range(processes)]
         children = [
             federation.start_crowd(
-                f"crowd-{number}", {name: _task(name) for name in crowd}, once=True
+                f"crowd-{number}", {name: _task(name, dim) for name in crowd}, once=True
             )
             for number, crowd in enumerate(crowds, start=1)
         ]
         settings = folder / "run.toml"
-        settings.write_text(_RUN.format(rounds=rounds, silos=silos), encoding="utf-8")
+        settings.write_text(
+            _RUN.format(
+                rounds=rounds,
+                silos=silos,
+                task=_WIDE if dim else _TOY,
+                settings=f"{{ dim = {dim} }}" if dim else "{}",
+            ),
+            encoding="utf-8",
+        )
         run = _secagg(federation, "run", "start", "-c", str(settings))
         _secagg(federation, "run", "watch", run)
         took = perf_counter() - enrolled
         for child in children:
             if child.wait(timeout_s=60) != 0:
                 raise RuntimeError(f"expected every silo to end well; see {child.log}")
+        peak = _peak(coordinator)
         committed = [line for line in coordinator.lines() if line.get("event") == "committed"]
         sizes = [
             len(line["survivors"]) for line in committed if isinstance(line["survivors"], list)
@@ -90,12 +105,22 @@ def load(*, silos: int, rounds: int, processes: int, home: Path | None = None) -
         "enroll_s": round(enrolled - start, 1),
         "run_s": round(took, 1),
         "round_s": round(took / rounds, 1),
+        "coordinator_peak_mb": peak // 10**6,
     }
 
 
-def _task(name: str) -> Sequence[str]:
+def _peak(child: Child) -> int:
+    """The most memory that a process has had at a time, in bytes."""
+    text = Path(f"/proc/{child.process.pid}/status").read_text(encoding="ascii")
+    line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def _task(name: str, dim: int) -> Sequence[str]:
+    if dim:
+        return [f'task = "{_WIDE}"']
     number = int(name.removeprefix("silo-"))
-    return ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number % 90 + 1}"]
+    return [f'task = "{_TOY}"', "[settings]", f"silo = {number % 90 + 1}"]
 
 
 def _secagg(federation: LocalFederation, *arguments: str) -> str:

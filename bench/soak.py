@@ -58,7 +58,7 @@ _DEADLINES: Final = {
 }  # fmt: skip
 # What happens before this round, such as the filling of caches, is not growth.
 _WARM: Final = 20
-SHORTEST: Final = 6
+SHORTEST: Final = _WARM + 2 * PATTERN + 4
 # How much more may be there at the end.
 _MOST_GROWTH: Final = 1.05
 

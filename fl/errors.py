@@ -7,6 +7,7 @@
     ├── WeightError            a silo's weight or sample count is unusable
     ├── SchemaError            the feature schema is wrong, or a file does not fit it
     ├── DataError              the data cannot be used as they are
+    ├── NoRoomError            a silo's disk has no room for a round
     ├── VariateLostError       a silo's control variate is not the one the run counts on
     ├── RunStateError          a run was asked for something that its state does not allow
     ├── LedgerRefusedError     a run's privacy ledger is not in order, or fits no data set's
@@ -43,6 +44,10 @@ class SchemaError(LearningError):
 
 class DataError(LearningError):
     """The data cannot be used as they are."""
+
+
+class NoRoomError(LearningError):
+    """A silo's disk has no room for a round; it takes part again when there is some."""
 
 
 class VariateLostError(LearningError):

@@ -301,6 +301,7 @@ class SiloConfig(_Settings):
         proxy: whether to obey http_proxy and https_proxy of the environment.
         metrics: where Prometheus and a supervisor may ask over plain HTTP; a loopback address.
         linger_s: how long to stay in a round that goes on when told to stop.
+        free_bytes: that a round leaves free on the disk; this silo sits it out otherwise.
     """
 
     coordinator: Address
@@ -314,6 +315,7 @@ class SiloConfig(_Settings):
     proxy: bool = False
     metrics: Address | None = None
     linger_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
+    free_bytes: Annotated[int, Field(ge=0)] = 64 * 1024**2
     log: Log = Log()
 
     @model_validator(mode="after")

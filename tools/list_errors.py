@@ -39,6 +39,7 @@ _ACCUSE: Final = (
     "Stop runs with that party and keep the `evidence` folder: `secagg transcript verify` shows it "
     "to others."
 )
+_ROOM: Final = "Make room on that silo's disk; it takes part in the next round without a restart."
 _PLAN: Final = "Correct the run's settings; the message names the field."
 ACTIONS: Final = {
     "SERVICE": "Read the message; it says what to do.",
@@ -108,6 +109,7 @@ ACTIONS: Final = {
     "WeightError": "Raise `n_cap` or correct the silo's data.",
     "SchemaError": "Make the silo's file fit the schema; its own log names the column.",
     "DataError": "Correct the silo's file; its own log says where.",
+    "NoRoomError": _ROOM,
     "VariateLostError": "Nothing: a refresh round gives the silo a new one.",
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fl.errors import BudgetExhaustedError, VariateLostError
+from fl.errors import BudgetExhaustedError, NoRoomError, VariateLostError
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
 from fl.run import (
@@ -49,6 +49,8 @@ from services.wire.calls import RunState
 MODEL_FILE: Final = "model.safetensors"
 # A silo without its control variate is no unwilling one: a refresh round gives it a new one.
 _LOST_VARIATE: Final = VariateLostError.__name__
+# Whoever refused for one of these reasons is invited again.
+_PASSING: Final = (_LOST_VARIATE, NoRoomError.__name__)
 # How a refusal begins by which a silo's privacy budget ends the run.
 _SPENT: Final = BudgetExhaustedError.__name__
 # How often a wait for free disk looks again.
@@ -307,7 +309,7 @@ class RunDriver:
             {
                 seat: driver.refusals[seat]
                 for seat in driver.unwilling
-                if not driver.refusals[seat].startswith(_LOST_VARIATE)
+                if not driver.refusals[seat].startswith(_PASSING)
             }
         )
         match outcome:

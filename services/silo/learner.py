@@ -6,12 +6,14 @@ computed the next state itself, so its file needs no trust in the coordinator. A
 in the last round keeps the coordinator's, and marks it.
 """
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fl.errors import NoRoomError
 from fl.participant import RunParticipant
 from fl.plan import TABULAR, RoundKind, TrainingPlan
 from fl.state import decode_state
@@ -57,6 +59,7 @@ class Learner:
             LearningError: this silo does not take part; says which field or column does not fit.
         """
         parameters = message.parameters
+        self._require_room(parameters)
         participant = self._participants.get(parameters.run)
         if participant is None:
             participant = self._make_participant(parameters.run, message.plan)
@@ -65,6 +68,21 @@ class Learner:
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan, _ENDED: None})
             self._participants[parameters.run] = participant
+
+    def _require_room(self, parameters: RoundParameters) -> None:
+        """Raise NoRoomError unless the disk has room for a round; says how much is missing.
+
+        The masked vector, the sum, and the state as it is received, kept and released.
+        """
+        folder = self.config.storage
+        values = sum(segment.length for segment in parameters.spec.segments)
+        state = 8 * values  # float64
+        needed = 2 * parameters.wire_spec.wire_bytes + 4 * state + self.config.free_bytes
+        if (free := shutil.disk_usage(folder).free) < needed:
+            raise NoRoomError(
+                f"this silo's disk: a round needs {needed} bytes, {free} are free; make room, or "
+                "lower free_bytes in its settings"
+            )
 
     def required_state(self, attempt: AttemptId) -> bytes | None:
         """The model hash that the round's state must have; None if this silo cannot know."""

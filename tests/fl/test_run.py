@@ -1,5 +1,6 @@
 """The coordinator's side of a run: requests, failures, reports, snapshots."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ from fl.errors import RunStateError
 from fl.pipeline import Decoded
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, RunStatus, TrainingRun
+from secagg.canonical import peek_label
 from secagg.effects import Aggregate
+from secagg.errors import MalformedMessageError
 from secagg.testing import make_federation, make_parameters
 
 NAMES = {1: "a", 2: "b", 3: "c"}
+# After the first of two rounds, as release 0.1 wrote it.
+OLD_SNAPSHOT = Path(__file__).parent / "data" / "snapshot_0_1.hex"
 
 
 def new_run(**changes: Any) -> TrainingRun:
@@ -191,3 +196,17 @@ def test_runs_that_cannot_work_do_not_start() -> None:
     one = new_run(standardize=True).plan
     with pytest.raises(RunStateError, match="numeric"):
         TrainingRun(one, model={"w": np.zeros(2)}, names=NAMES)
+
+
+def test_a_snapshot_of_an_older_version_is_read_and_a_newer_one_refused() -> None:
+    """Bug case RES-06: canonical bytes and JSON only, so nobody ever has to trust a pickle."""
+    old = bytes.fromhex(OLD_SNAPSHOT.read_text(encoding="ascii").replace("\n", ""))
+    run = TrainingRun.restore(old, NAMES)
+    assert (request(run).number, request(run).attempt) == (2, 0)
+    # The sum was 3, over a weight of 3 silos.
+    np.testing.assert_array_equal(run.model()["w"], [1.0, 0.0])
+    assert TrainingRun.restore(run.snapshot(), NAMES).snapshot() == run.snapshot()
+    label = f"SA1/{peek_label(old)}".encode()
+    newer = old.replace(label, label[:-1] + b"X", 1)
+    with pytest.raises(MalformedMessageError, match="label"):
+        TrainingRun.restore(newer, NAMES)

@@ -21,7 +21,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
-    """0640 stays 0640."""
+    """0640 stays 0640 (bug case RES-03)."""
     path = tmp_path / "model Zürich ★"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -30,7 +30,7 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_never_readable_by_others(tmp_path: Path) -> None:
-    """Not even its temporary file, and not if an earlier file was."""
+    """Not even its temporary file, and not if an earlier file was (bug case RES-03)."""
     path = tmp_path / "key"
     path.write_bytes(b"old")
     path.chmod(0o644)
