@@ -111,14 +111,16 @@ def stage_in(
     times = {"registration_s": 30.0, "advertise_s": 20.0, "share_s": 20.0, "mask_s": 60.0}
     times |= {"survivors_s": 20.0, "unmask_s": 20.0} | deadlines
     names = tuple(f"silo-{number}" for number in ALL)
-    with LocalFederation(home=home, silos=names, deadlines=times, forked=True) as federation:
-        with proxy(split_address(federation.address), weather) as address:
-            stage = Stage(federation, dim=dim)
-            stage.start(COORDINATOR, *names[1:])
-            straight, federation.address = federation.address, address
-            stage.start(names[0])
-            federation.address = straight
-            yield stage
+    with (
+        LocalFederation(home=home, silos=names, deadlines=times, forked=True) as federation,
+        proxy(split_address(federation.address), weather) as address,
+    ):
+        stage = Stage(federation, dim=dim)
+        stage.start(COORDINATOR, *names[1:])
+        straight, federation.address = federation.address, address
+        stage.start(names[0])
+        federation.address = straight
+        yield stage
 
 
 def hellos(stage: Stage) -> int:
@@ -187,14 +189,16 @@ def test_the_coordinator_behind_a_partition_is_waited_for(tmp_path: Path) -> Non
     """A silo whose coordinator is out of reach tries again, and says so."""
     weather = Weather(is_partitioned=True)
     names = tuple(f"silo-{number}" for number in ALL)
-    with LocalFederation(home=tmp_path, silos=names, forked=True) as federation:
-        with proxy(split_address(federation.address), weather) as address:
-            stage = Stage(federation)
-            stage.start(COORDINATOR)
-            straight, federation.address = federation.address, address
-            child = federation.start_silo("silo-1", ['task = "fl.testing:toy_task"'])
-            federation.address = straight
-            retry = child.wait_for("retry", timeout_s=LONG_S)
-            assert retry["call"] == "Hello"
-            weather.is_partitioned = False
-            child.wait_for("connected", timeout_s=LONG_S)
+    with (
+        LocalFederation(home=tmp_path, silos=names, forked=True) as federation,
+        proxy(split_address(federation.address), weather) as address,
+    ):
+        stage = Stage(federation)
+        stage.start(COORDINATOR)
+        straight, federation.address = federation.address, address
+        child = federation.start_silo("silo-1", ['task = "fl.testing:toy_task"'])
+        federation.address = straight
+        retry = child.wait_for("retry", timeout_s=LONG_S)
+        assert retry["call"] == "Hello"
+        weather.is_partitioned = False
+        child.wait_for("connected", timeout_s=LONG_S)
