@@ -125,14 +125,21 @@ class Stage:
         """What the process printed."""
         return self.children[name].log.read_text(encoding="utf-8")
 
-    def check(self) -> None:
-        """End the run and everybody: all have the model of the undisturbed replay."""
+    def stop(self) -> None:
+        """End the run."""
 
         async def ask() -> None:
             async with run_client(self.federation.operator_file) as client:
                 await client.stop_run(self.run, "enough")
 
         asyncio.run(ask())
+        give_up = monotonic() + LONG_S
+        while not self.status().summary.state.is_final:
+            assert monotonic() < give_up, "the run does not end"
+
+    def check(self) -> None:
+        """End the run and everybody: all have the model of the undisturbed replay."""
+        self.stop()
         for name in self.silos:
             self.children[name].wait_for("model-kept", run=self.run.hex, timeout_s=LONG_S)
         models = {
