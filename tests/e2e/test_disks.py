@@ -231,7 +231,7 @@ def test_a_clock_that_is_set_back_by_days_is_named(stage: Stage, name: str) -> N
 def test_a_restored_coordinator_repeats_nothing_and_begins_another_run(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """The steps of docs/operations.md: rounds that silos have seen are refused; a new run is not."""
+    """The steps of docs/operations.md: silos refuse rounds that they have seen, and no new run."""
     stage.start(COORDINATOR, *SILOS)
     stage.begin()
     stage.more_rounds(2)
@@ -258,7 +258,7 @@ def test_a_restored_coordinator_repeats_nothing_and_begins_another_run(
 def test_a_silo_whose_machine_was_lost_is_back_in_the_next_run(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """The steps of docs/operations.md: a new storage folder with the ledgers, once the run is over."""
+    """The steps of docs/operations.md: when the run is over, a new folder with the ledgers."""
     stage.start(COORDINATOR, *SILOS)
     stage.begin()
     stage.more_rounds(2)
