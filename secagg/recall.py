@@ -147,6 +147,8 @@ class RecalledRound:
             case _ if self._is_refused:
                 return []
             case messages.StateNotice():
+                if self._store.chunks(messages.MASKED) == 0:
+                    return []  # its fate is known, so the vector is gone; a restored server asks
                 return self._repeat(JournalEvent.SUBMITTED)
             case messages.SurvivorsRequest():
                 return self._repeat(JournalEvent.SIGNED)

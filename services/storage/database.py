@@ -45,6 +45,8 @@ _PRAGMAS: Final = (
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=ON",
     "PRAGMA busy_timeout=10000",
+    # The log beside a file keeps the most that it has ever had: half a megabyte.
+    "PRAGMA wal_autocheckpoint=128",
 )
 # How long a PostgreSQL that is restarted may be away, and how often it is tried.
 _PATIENCE_S: Final = 60.0
