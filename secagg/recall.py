@@ -147,8 +147,6 @@ class RecalledRound:
             case _ if self._is_refused:
                 return []
             case messages.StateNotice():
-                if self._store.chunks(messages.MASKED) == 0:
-                    return []  # its fate is known, so the vector is gone; a restored server asks
                 return self._repeat(JournalEvent.SUBMITTED)
             case messages.SurvivorsRequest():
                 return self._repeat(JournalEvent.SIGNED)
@@ -173,6 +171,8 @@ class RecalledRound:
     def _repeat(self, event: JournalEvent) -> list[SiloEffect]:
         if self._history.message(self.attempt, event) is None:
             return []
+        if event is JournalEvent.SUBMITTED and self._store.chunks(messages.MASKED) == 0:
+            return []  # its fate is known, so the vector is gone; a restored server may ask
         return [resend(self._history, self.attempt, event)]
 
     def _on_result(self, message: messages.Result) -> list[SiloEffect]:
