@@ -24,11 +24,20 @@ from secagg.testing import (
     make_parameters,
 )
 
-POLICY = SiloPolicy(n_c=15, modes=frozenset({"semi-honest"}))
 SPEC = VectorSpec(
     segments=(bulk("update", 4, value_bits=16, n_max=160), meta("count", 1, bound=2**20))
 )
 CHANGES = {"mode": "semi-honest", "graph": "regular/10", "n_c": 15}
+
+
+def colluders(silos: int) -> int:
+    """Fifteen in the sizes that are allowed, fewer in the small rounds."""
+    return min(silos // 10, 15)
+
+
+def policy(silos: int) -> SiloPolicy:
+    """Of a silo that accepts a regular graph."""
+    return SiloPolicy(n_c=colluders(silos), modes=frozenset({"semi-honest"}))
 
 
 @pytest.mark.parametrize(
@@ -126,36 +135,47 @@ def run(
     values = inputs(silos)
     harness = RoundHarness(
         federation=federation(silos),
-        parameters=make_parameters(roster, SPEC, **(CHANGES | changes)),
+        parameters=make_parameters(roster, SPEC, **(CHANGES | {"n_c": colluders(silos)} | changes)),
         state=b"state",
         train=lambda seat, _parameters, _state: values[seat],
         drop=drop,
         histories=histories,
-        policies=dict.fromkeys(roster.indices, POLICY),
+        policies=dict.fromkeys(roster.indices, policy(silos)),
     )
     return harness, harness.run()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_whole_round_with_dropouts_in_every_phase() -> None:
-    """160 invited: absent, lost after sharing, lost before signing and before opening."""
-    absent = (7, 8, 160)
-    lost = (1, 20, 21, 80, 159)
+# A round of the smallest size that is allowed takes some 15 s; a smaller one shows the same.
+SIZES = [40, pytest.param(160, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 30 silos have a graph; the rule for its degree holds for any number."""
+    monkeypatch.setattr(graph, "MIN_REGULAR_SILOS", 30)
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("silos", SIZES)
+def test_a_whole_round_with_dropouts_in_every_phase(silos: int) -> None:
+    """Absent, lost after sharing, lost before signing and before opening."""
+    absent = (7, 8, silos)
+    lost = (1, 20, 21, silos // 2, silos - 1)
     drop = dict.fromkeys(absent, Phase.ADVERTISE) | dict.fromkeys(lost, Phase.MASK)
-    drop |= {2: Phase.SURVIVORS, 100: Phase.UNMASK}
-    _, outcome = run(160, drop=drop)
+    drop |= {2: Phase.SURVIVORS, 30: Phase.UNMASK}
+    _, outcome = run(silos, drop=drop)
     assert (outcome.silo_errors, outcome.server_errors) == ({}, [])
     assert outcome.aggregate is not None
-    survivors = tuple(s for s in range(1, 161) if s not in {*absent, *lost})
+    survivors = tuple(s for s in range(1, silos + 1) if s not in {*absent, *lost})
     assert outcome.aggregate.survivors == survivors
-    values = inputs(160)
+    values = inputs(silos)
     for name in SPEC.names:
         total = np.sum([values[seat][name] for seat in survivors], axis=0)
         assert outcome.aggregate.values[name].tolist() == total.tolist()
-    assert set(outcome.silo_aggregates) == set(range(1, 161)) - set(drop)
+    assert set(outcome.silo_aggregates) == set(range(1, silos + 1)) - set(drop)
     # Each deals to its neighborhood alone.
-    degree, _ = find_degree(157, 15, 10)
+    degree, _ = find_degree(silos - 3, colluders(silos), 10)
+    assert degree < silos // 2
     for _, message in outcome.received:
         if isinstance(message, messages.Share):
             assert len(message.boxes) == degree + 1
@@ -163,33 +183,34 @@ def test_a_whole_round_with_dropouts_in_every_phase() -> None:
             assert len(message.openings) <= degree + 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_no_second_attempt_with_the_same_inputs() -> None:
+@pytest.mark.usefixtures("_small")
+@pytest.mark.parametrize("silos", SIZES)
+def test_no_second_attempt_with_the_same_inputs(silos: int) -> None:
     """The quorum of abandons is proven for the complete graph only, so none is enough here."""
     histories: dict[int, SiloHistory] = {}
-    drop = dict.fromkeys(range(1, 80), Phase.SURVIVORS)
-    harness, outcome = run(150, drop=drop, histories=histories)
+    drop = dict.fromkeys(range(1, silos * 3 // 4), Phase.SURVIVORS)
+    harness, outcome = run(silos, drop=drop, histories=histories)
     assert outcome.aborted is not None
     assert outcome.aborted.reason is AbortReason.TOO_FEW_SIGNED
     abandons = harness.server.abandons
-    assert len(abandons) == 71
+    assert len(abandons) == silos - len(drop)
     assert not harness.server.may_retry
-    again = make_parameters(federation(150).roster, SPEC, **(CHANGES | {"attempt": 1}))
+    changes = CHANGES | {"attempt": 1, "n_c": colluders(silos)}
+    again = make_parameters(federation(silos).roster, SPEC, **changes)
     opening = messages.signed(
         messages.RoundOpen(parameters=again, plan=b"a plan", abandons=abandons),
-        federation(150).coordinator,
+        federation(silos).coordinator,
     )
     second = RoundHarness(
-        federation=federation(150),
+        federation=federation(silos),
         parameters=again,
         state=b"state",
         train=lambda _seat, _parameters, _state: None,
         histories=histories,
-        policies=dict.fromkeys(range(1, 151), POLICY),
+        policies=dict.fromkeys(range(1, silos + 1), policy(silos)),
     )
     with pytest.raises(ReplayError, match="no abandon certificate"):
-        second.silos[150].receive(opening)
+        second.silos[silos].receive(opening)
 
 
 def test_a_cohort_below_150_ends_without_a_sum() -> None:
