@@ -102,7 +102,7 @@ class RosterError(RemoteProtocolError):
 
 
 class BadKeyError(RemoteProtocolError):
-    """A3: a public key has the wrong length, a low order, or appears twice."""
+    """A3: a public key has the wrong length or encoding, a low order, or appears twice."""
 
     code: ClassVar[str] = "A3_BAD_KEY"
 
