@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rounds and smaller models; the settings' own figures are the commands' business."""
     monkeypatch.setattr(toy, "_ROUNDS", 61)
     monkeypatch.setattr(toy, "_QUICK_SECURE", 2)
-    monkeypatch.setattr(dropouts, "_QUICK_ROUNDS", 2)
+    for name in ("_FALLING", "_CONSTANT"):
+        course = replace(getattr(dropouts, name), quick_rounds=2)
+        monkeypatch.setattr(dropouts, name, course)
     monkeypatch.setattr(compression, "_QUICK", (2, 2))
     monkeypatch.setattr(scaffold, "_CAP", 3)
     monkeypatch.setattr(scaffold, "_QUICK_CAP", 2)
