@@ -4,10 +4,27 @@ AUC and C-index have a second form that is made of sums, for secure evaluation: 
 both classes, and counts of pairs within each silo.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fl.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ranking:
+    """What an AUC or a C-index needs of a silo's examples; it stays there.
+
+    Attributes:
+        labels: (n,), int64, 0 or 1, for an AUC; None where there is none.
+        scores: (n,), in [0, 1], of class 1; likewise.
+        pairs: concordant, tied and comparable pairs, for a C-index.
+    """
+
+    labels: NDArray[np.int64] | None = None
+    scores: NDArray[np.float64] | None = None
+    pairs: tuple[int, int, int] = (0, 0, 0)
 
 
 def auc(labels: NDArray[np.int64], scores: NDArray[np.float64]) -> float:

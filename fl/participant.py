@@ -134,6 +134,10 @@ class RunParticipant:
         if self._privacy is not None:
             self._check_private(self._privacy)
 
+    def know(self, names: Mapping[int, str]) -> None:
+        """Learn the names of silos that came to the roster since; they may join the run."""
+        self._names |= names
+
     def check(self, parameters: RoundParameters, plan_document: bytes) -> None:
         """Refuse a round that is not one of this run as the plan has it.
 

@@ -32,7 +32,7 @@ from fl.seeding import derive_seed
 if TYPE_CHECKING:
     from torch import nn
 
-    from fl.training.loop import CorrectFunction, Examples, LossFunction
+    from fl.training.loop import CorrectFunction, Examples, LossFunction, RankFunction
 
 _TASK_METHODS: Final = (
     "n_examples",
@@ -55,6 +55,8 @@ class OwnModel:
         examples: the training rows, as fl.training.loop.TensorExamples or DatasetExamples.
         loss: (outputs, targets) to the batch's mean loss, 0-d.
         correct: (outputs, targets) to the number of right outputs; None where that means nothing.
+        rank: (outputs, targets) of all examples to the fl.metrics.Ranking that a run with AUC or
+            C-index asks for; None where there is neither.
         unit_of: each row's patient, numbered from 0 without gaps, for a privacy plan of the unit
             patient; None: every row is a unit.
     """
@@ -63,6 +65,7 @@ class OwnModel:
     examples: "Examples"
     loss: "LossFunction"
     correct: "CorrectFunction | None" = None
+    rank: "RankFunction | None" = None
     unit_of: IntVector | None = None
 
 
@@ -154,7 +157,8 @@ class OwnTask:
         from fl.training import bridge, loop
 
         bridge.load_model(self._module, model)
-        return loop.evaluate(self._module, self._own.loss, self._own.examples, self._own.correct)
+        own = self._own
+        return loop.evaluate(self._module, own.loss, own.examples, own.correct, own.rank)
 
     def _built(self, seed: int) -> "nn.Module":
         import torch

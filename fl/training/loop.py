@@ -14,7 +14,7 @@ result.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fl.errors import DataError
+from fl.metrics import Ranking
 from fl.optimizers import LocalOptimizer, Sgd, optimizer_of
 from fl.plan import LocalPlan
 from fl.ports import FloatVector, LocalResult, Metrics
@@ -33,6 +34,8 @@ from fl.training import bridge
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # How many of a batch's outputs are right.
 CorrectFunction = Callable[[torch.Tensor, torch.Tensor], int]
+# Outputs and targets of all examples to what an AUC or a C-index needs of them.
+RankFunction = Callable[[torch.Tensor, torch.Tensor], Ranking]
 Rows = NDArray[np.int64]
 
 # Full gradients and evaluations take this many examples at a time, for memory's sake.
@@ -167,7 +170,11 @@ def gradient(module: nn.Module, loss: LossFunction, examples: Examples) -> Float
 
 
 def evaluate(
-    module: nn.Module, loss: LossFunction, examples: Examples, correct: CorrectFunction | None
+    module: nn.Module,
+    loss: LossFunction,
+    examples: Examples,
+    correct: CorrectFunction | None,
+    rank: RankFunction | None = None,
 ) -> Metrics:
     """Sums over all examples, with the module in evaluation mode.
 
@@ -176,7 +183,9 @@ def evaluate(
         loss: the mean over a batch, 0-d.
         examples: one or more.
         correct: counts right outputs; None where that means nothing.
+        rank: of all outputs and targets, what an AUC or a C-index needs; None for neither.
     """
+    ranked: list[tuple[torch.Tensor, torch.Tensor]] = []
     loss_sum = 0.0
     right = 0
     module.eval()
@@ -186,7 +195,14 @@ def evaluate(
             outputs = module(inputs)
             loss_sum += float(loss(outputs, targets)) * len(rows)
             right += 0 if correct is None else int(correct(outputs, targets))
-    return Metrics(loss_sum=loss_sum, correct=right, examples=len(examples))
+            if rank is not None:
+                ranked.append((outputs, targets))
+    metrics = Metrics(loss_sum=loss_sum, correct=right, examples=len(examples))
+    if rank is None:
+        return metrics
+    outputs, targets = (torch.cat(parts) for parts in zip(*ranked, strict=True))
+    found = rank(outputs, targets)
+    return replace(metrics, labels=found.labels, scores=found.scores, pairs=found.pairs)
 
 
 def _step(

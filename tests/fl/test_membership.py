@@ -121,6 +121,17 @@ class Silos:
         np.testing.assert_allclose(self.server, self.mine(*seats), atol=1e-12)
 
 
+def test_the_others_hear_of_a_silo_that_is_new_to_the_roster() -> None:
+    """Its weight goes by its name, which they learn with the roster."""
+    silos = Silos(plan(), (1, 2, 3))
+    silos.participants[1]._names.pop(4)  # it came up under a roster without seat 4
+    silos.round(1, 2, 3)
+    silos.run.admit(4, NAMES[4])
+    silos.participants[1].know({4: NAMES[4]})
+    silos.round(1, 2, 3, 4)
+    silos.invariant(1, 2, 3, 4)
+
+
 @OPTIONS
 def test_a_silo_joins_with_zero(option: str) -> None:
     """From its first sum on N is one more and c counts it in (algorithms.md, rules; SCA-06)."""

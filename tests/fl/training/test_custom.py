@@ -1,6 +1,7 @@
 """Own tasks: loaded by name, wrapped, and refused with a reason."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from fl.errors import DataError, PlanError
+from fl.metrics import Ranking, auc, concordance_pairs
 from fl.plan import LocalPlan
 from fl.training.custom import OwnModel, OwnTask, load_task
 from fl.training.loop import TensorExamples
@@ -73,6 +75,27 @@ def test_a_wrapped_model_starts_alike_everywhere_and_trains() -> None:
     small = LocalPlan(local_steps=1, learning_rate=1e-3)
     step = task.train(model, None, small, 1, 1).model_after - TensorLayout.of(model).flatten(model)
     assert np.allclose(step, -1e-3 * slope, atol=1e-7)
+
+
+def test_an_own_model_may_be_ranked() -> None:
+    """An AUC from secure histograms, a C-index from pairs: what a run asks of a task."""
+
+    def rank(outputs: torch.Tensor, targets: torch.Tensor) -> Ranking:
+        scores = outputs.softmax(dim=1)[:, 1].double().numpy()
+        times, events = np.arange(20.0), np.ones(20, dtype=np.int64)
+        pairs = concordance_pairs(times, events, scores)
+        return Ranking(labels=targets.numpy(), scores=scores, pairs=pairs)
+
+    task = OwnTask(replace(own(), rank=rank))
+    metrics = task.evaluate(task.initial_model(1))
+    assert metrics.labels is not None
+    assert metrics.scores is not None
+    assert 0 <= auc(metrics.labels, metrics.scores) <= 1
+    assert metrics.scores.shape == (20,)
+    assert metrics.pairs[2] == 190
+    plain = OwnTask(own()).evaluate(task.initial_model(1))
+    assert (plain.labels, plain.pairs) == (None, (0, 0, 0))
+    assert plain.loss_sum == metrics.loss_sum
 
 
 @pytest.mark.parametrize(
