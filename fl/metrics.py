@@ -125,8 +125,8 @@ def concordance_pairs(
 ) -> tuple[int, int, int]:
     """Return concordant, tied and comparable pairs of survival data.
 
-    A pair is comparable if the one with the shorter time had the event; it is concordant if that
-    one has the higher risk.
+    A pair is comparable if the one with the shorter time had the event, or of equal times the one
+    alone; it is concordant if that one has the higher risk.
 
     Args:
         times: (rows,), until event or censoring.
@@ -138,7 +138,7 @@ def concordance_pairs(
     _require_rows(events, len(times))
     concordant = tied = comparable = 0
     for row in np.flatnonzero(events == 1):
-        later = times > times[row]
+        later = (times > times[row]) | ((times == times[row]) & (events == 0))
         comparable += int(later.sum())
         concordant += int((risks[later] < risks[row]).sum())
         tied += int((risks[later] == risks[row]).sum())

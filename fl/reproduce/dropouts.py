@@ -18,7 +18,7 @@ from typing import Final
 from fl.partition import by_similarity
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.datasets import Split, images, tcga
-from fl.reproduce.flamby import TCGA_ROUNDS, tcga_score
+from fl.reproduce.flamby import TCGA_METRIC, TCGA_ROUNDS, tcga_score
 from fl.reproduce.images import SOFTMAX, accuracy_on, silos_of
 from fl.reproduce.report import Claim, Line, Plot, Report, Spread, Table, agrees
 from fl.reproduce.report import Curve as PlottedCurve
@@ -179,7 +179,7 @@ def _score(session: Session, regions: list[Split], gone: int, seed: int) -> floa
     def work() -> dict[str, float]:
         return {"score": tcga_score(regions, seed, drawn)}
 
-    of = digest("dropouts", text(repr(drawn)))
+    of = digest("dropouts", text(TCGA_METRIC), text(repr(drawn)))
     return number(session.figures(f"tcga-drop{gone}-seed{seed}", of, work), "score")
 
 

@@ -32,6 +32,7 @@ Operator = Annotated[
     typer.Option("--operator", help="operator.toml: coordinator and certificate folder."),
 ]
 Run = Annotated[str, typer.Argument(help="The run's id, as `run start` printed it.")]
+Silo = Annotated[str, typer.Argument(help="The silo's name in the roster.")]
 
 STOPPED_EXIT: Final = 10
 BUDGET_EXIT: Final = 11
@@ -143,6 +144,28 @@ def stop(
     typer.echo(_do(ask()))
 
 
+@app.command(epilog="Example: secagg run admit 0f3a… hospital-f")
+def admit(run: Run, silo: Silo, operator: Operator = _OPERATOR) -> None:
+    """Let a silo of the roster join a run that goes on, from its next attempt."""
+    typer.echo(_do(_change(operator, run, silo, "admit")))
+
+
+@app.command(epilog="Example: secagg run dismiss 0f3a… hospital-f --lost")
+def dismiss(
+    run: Run,
+    silo: Silo,
+    operator: Operator = _OPERATOR,
+    lost: Annotated[
+        bool,
+        typer.Option(
+            "--lost", help="It did not leave in good order: control variates are renewed."
+        ),
+    ] = False,
+) -> None:
+    """Invite a silo to a run no more, from its next attempt; the run ends for it."""
+    typer.echo(_do(_change(operator, run, silo, "lost" if lost else "dismiss")))
+
+
 @app.command(epilog="Example: secagg run fetch 0f3a… --output model.safetensors")
 def fetch(
     run: Run,
@@ -163,6 +186,16 @@ async def _start(config: Path, operator: Path, run: "RunId") -> str:
 
     async with run_client(operator) as client:
         return (await start_run(client, config, run)).state.value
+
+
+async def _change(operator: Path, run: str, silo: str, change: str) -> str:
+    from secagg.ids import RunId
+    from services.cli.operator import run_client
+    from services.wire.calls import MemberChange
+
+    async with run_client(operator) as client:
+        summary = await client.change_member(RunId.parse(run), silo, MemberChange(change))
+    return summary.state.value
 
 
 async def _watch(operator: Path, run: str, *, as_json: bool) -> int:

@@ -82,6 +82,30 @@ def join(
         raise typer.Exit(1)
 
 
+@app.command(epilog="Example: secagg silo leave 0f3a… --config silo.toml")
+def leave(
+    run: Annotated[str, typer.Argument(help="The run's id.")],
+    config: Config,
+) -> None:
+    """Make this silo's next contribution to a run its last.
+
+    Stop `silo join` before, and start it again after.
+    Only SCAFFOLD's silos have something to take with them; a dismissal is enough for the others.
+    When that round is done, the operator dismisses the silo.
+    """
+    from contextlib import closing
+
+    from secagg.ids import RunId
+    from services.config import SiloConfig, load_config
+    from services.silo.learner import leave as leave_run
+    from services.storage.silo import SiloStore
+
+    settings = load_config(config, SiloConfig)
+    with closing(SiloStore(settings.storage)) as store:
+        leave_run(store, RunId.parse(run))
+    typer.echo("the next contribution to this run is the last")
+
+
 @app.command(epilog="Example: secagg silo status --config silo.toml")
 def status(config: Config, as_json: AsJson = False) -> None:
     """Show what this silo's data set has spent and has left, its models, and its evidence."""

@@ -49,6 +49,7 @@ from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.wire.calls import (
     CHUNK_BYTES,
     Chunk,
+    MemberChange,
     RunState,
     RunStatus,
     RunSummary,
@@ -181,6 +182,20 @@ class RunDesk:
             return _summary(record, rounds_done=record.round)
         self.log.info("run-stopped", run=run.hex, operator=peer.name, reason=reason)
         await driver.stop(reason)
+        return driver.standing.summary()
+
+    async def change_member(
+        self, peer: Peer, run: RunId, silo: str, change: MemberChange, /
+    ) -> RunSummary:
+        """Let a silo of the roster join a run that goes on, or invite one no more."""
+        driver = self._find_driver(run)
+        if driver is None or driver.standing.state is not RunState.RUNNING:
+            raise NotNowError(f"run {run} does not go on: members change while it does")
+        seats = {seat.silo.name: seat.index for seat in self.hub.roster.seats}
+        if silo not in seats:
+            raise NotFoundError(f"the roster has no silo {silo!r}; it has {', '.join(seats)}")
+        driver.change_member(seats[silo], change)
+        self.log.info("member", run=run.hex, operator=peer.name, silo=silo, change=change.value)
         return driver.standing.summary()
 
     async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:

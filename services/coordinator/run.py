@@ -7,7 +7,7 @@ operator and the silos. Every wait has a bound.
 
 import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,7 @@ from services.coordinator.cohorts import Cohorts, under
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.standing import Standing
-from services.errors import StorageError
+from services.errors import NotNowError, StorageError
 from services.evidence import keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes
@@ -109,6 +109,7 @@ class RunDriver:
     _ahead: AttemptDriver | None = None
     _preparing: "asyncio.Task[None] | None" = None
     _stop_reason: str | None = None
+    _changes: dict[int, calls.MemberChange] = field(default_factory=dict)
 
     @property
     def run(self) -> RunId:
@@ -155,6 +156,7 @@ class RunDriver:
         await self.standing.enter(RunState.RUNNING)
         await self._commit_privacy(self.training)
         while self._stop_reason is None:
+            await self._change_members(self.training)
             request = self.training.next()
             if isinstance(request, RunFinished):
                 done = request.status is TrainingStatus.COMPLETED
@@ -162,6 +164,60 @@ class RunDriver:
                 return
             await self._attempt(self.training, request)
         await self._end(RunState.STOPPED, self._stop_reason)
+
+    def change_member(self, seat: int, change: calls.MemberChange) -> None:
+        """Let a silo join the run, or invite it no more, from the next attempt on.
+
+        Raises:
+            NotNowError: it cannot be; says why.
+        """
+        asked = {**self._changes, seat: change}
+        gone = {one for one, what in asked.items() if what is not calls.MemberChange.ADMIT}
+        members = ({*self.cohorts.enrolled, *asked}) - gone
+        if self.ledger is not None:
+            reason = "under a privacy plan the silos are those that signed it"
+        elif len(members) > self.plan.max_silos:
+            reason = f"the plan has room for {self.plan.max_silos} silos"
+        elif len(members) < self.min_silos:
+            reason = f"run.min_silos = {self.min_silos} silos would not be left"
+        else:
+            self._changes = asked
+            return
+        raise NotNowError(f"{self.cohorts.names(seat)} cannot be changed: {reason}")
+
+    async def _change_members(self, training: TrainingRun) -> None:
+        """Between two attempts, carry out what operators asked for, and bring it to the disk.
+
+        What was exchanged ahead is given up: it may hold who is invited no more.
+        """
+        request = training.next()
+        if not self._changes or self._resumed is not None or isinstance(request, RunFinished):
+            return
+        if (ahead := self._ahead) is not None:
+            if ahead.parameters.round != request.number:
+                return  # a round is tried again; the one ahead is the next, and is given up then
+            assert self._preparing is not None  # begins with it
+            await self._preparing
+            self._ahead = self._preparing = None
+            await ahead.stop("the run's silos have changed")
+            training.fail("what was exchanged ahead could not be used")
+        changes, self._changes = self._changes, {}
+        members = set(self.cohorts.enrolled)
+        for seat, change in changes.items():
+            if change is calls.MemberChange.ADMIT:
+                training.admit(seat, self.cohorts.names(seat))
+                members.add(seat)
+            elif seat in members:
+                training.dismiss(seat)
+                members.remove(seat)
+                self.standing.tell_end((seat,), RunState.STOPPED, "an operator has dismissed it")
+            if change is calls.MemberChange.LOST:
+                training.request_refresh()
+        self.cohorts.enrolled = tuple(sorted(members))
+        self.standing.record = await asyncio.to_thread(
+            self.store.begin, self.run, self.cohorts.enrolled, training.snapshot()
+        )
+        self.log.info("members", seats=self.cohorts.enrolled)
 
     async def _commit_privacy(self, training: TrainingRun) -> None:
         """Have the silos sign the privacy plan before the first round."""

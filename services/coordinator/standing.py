@@ -52,11 +52,16 @@ class Standing:
         self.reason = reason
         self.progress.note()
 
-    def tell_end(self, seats: tuple[int, ...]) -> None:
-        """Tell silos that the run has ended, and how."""
+    def tell_end(
+        self, seats: tuple[int, ...], state: RunState | None = None, reason: str = ""
+    ) -> None:
+        """Tell silos that the run has ended, and how; with a state: for them alone."""
         last = self.reports[-1].round if self.reports else 0
         closed = ClosedEnvelope(
-            run=self.record.run, state=self.state, reason=self.reason, round=last
+            run=self.record.run,
+            state=state or self.state,
+            reason=reason if state else self.reason,
+            round=last,
         )
         for seat in seats:
             self.hub.mailbox(seat).post(closed)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from fl.errors import NoRoomError
+from fl.memory import RunMemory
 from fl.participant import RunParticipant
 from fl.plan import TABULAR, RoundKind, TrainingPlan
 from fl.state import decode_state
@@ -26,6 +27,7 @@ from secagg.rng import Rng
 from secagg.roster import Roster
 from services import faults
 from services.config import SiloConfig
+from services.errors import NotFoundError, NotNowError
 from services.released import write_released
 from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
@@ -37,6 +39,21 @@ MODEL_FILE: Final = "model.safetensors"
 UNVERIFIED: Final = "unverified"
 _PLAN: Final = "plan"
 _ENDED: Final = "ended"
+
+
+def leave(store: SiloStore, run: RunId) -> None:
+    """Make the silo's next contribution to a run its last: its control variate goes with it.
+
+    Raises:
+        NotFoundError: the silo is in no such run.
+        NotNowError: under a privacy plan, a silo leaves by taking part no more.
+    """
+    document = store.recall(run, _PLAN)
+    if document is None or store.recall(run, _ENDED) is not None:
+        raise NotFoundError(f"this silo is in no run {run} that goes on")
+    if TrainingPlan.parse(document).privacy:
+        raise NotNowError("under a privacy plan a silo leaves by taking part no more")
+    RunMemory(StoredMemory(store), run).leave()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +68,12 @@ class Learner:
     rng: Rng
     _participants: dict[RunId, RunParticipant] = field(default_factory=dict)
     _settled: dict[RunId, tuple[int, bytes]] = field(default_factory=dict)
+
+    def adopt(self, roster: Roster) -> None:
+        """Know a newer roster's silos: they may join the runs that this one is in."""
+        self.roster = roster
+        for participant in self._participants.values():
+            participant.know(self._names())
 
     def admit(self, message: RoundOpen) -> None:
         """Check a round against its plan, this silo's task and its data.
@@ -145,11 +168,14 @@ class Learner:
             plan,
             run=run,
             seat=self.seat,
-            names={seat.index: seat.silo.name for seat in self.roster.seats},
+            names=self._names(),
             task=build_task(plan, self.config),
             memory=StoredMemory(self.store),
             rng=self.rng,
         )
+
+    def _names(self) -> dict[int, str]:
+        return {seat.index: seat.silo.name for seat in self.roster.seats}
 
     def _plan_of(self, run: RunId) -> bytes:
         document = self.store.recall(run, _PLAN)

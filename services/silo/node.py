@@ -185,7 +185,7 @@ class SiloNode:
         is_new = await self.greeting.say(self.link)
         if is_new:
             self._sequence = 0  # another process of the coordinator numbers from the start
-        self.learner.roster = self.greeting.roster
+        self.learner.adopt(self.greeting.roster)
 
     async def _ask(self) -> NextReply:
         """Ask for the next message; says Hello again where the coordinator has forgotten us."""

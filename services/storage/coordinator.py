@@ -207,7 +207,7 @@ class CoordinatorStore:
         return self._write(work)
 
     def begin(self, run: RunId, cohort: tuple[int, ...], snapshot: bytes) -> RunRecord:
-        """Fix who takes part in an accepted run, with the snapshot of its first round."""
+        """Fix who takes part in an accepted run from now on, with the snapshot that says so."""
 
         def work(connection: Connection) -> RunRecord:
             record = replace(_record(_require(connection, run)), cohort=cohort)

@@ -243,6 +243,14 @@ class SubmitCall:
         _require_size("a protocol message", self.message, MESSAGE_BYTES)
 
 
+class MemberChange(StrEnum):
+    """What becomes of a silo in a run that goes on; LOST is to dismiss it and to refresh."""
+
+    ADMIT = "admit"
+    DISMISS = "dismiss"
+    LOST = "lost"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCall:
     """Starts a run from its TOML configuration, and from a model put before if one is named."""

@@ -15,6 +15,7 @@ from services.wire.calls import (
     WAIT_S,
     Chunk,
     Hello,
+    MemberChange,
     NextCall,
     NextReply,
     RunSummary,
@@ -160,6 +161,15 @@ class RunClient:
         request = runs.StopRunRequest(run_id=run.value, reason=reason)
         with remote_errors(self._target):
             answer = await self._stub.StopRun(request, timeout=_CALL_S)
+        return convert.summary_from_wire(answer.summary)
+
+    async def change_member(self, run: RunId, silo: str, change: MemberChange) -> RunSummary:
+        """Let a silo join a run that goes on, or invite it no more."""
+        request = runs.ChangeMemberRequest(
+            run_id=run.value, silo=silo, change=convert.change_to_wire(change)
+        )
+        with remote_errors(self._target):
+            answer = await self._stub.ChangeMember(request, timeout=_CALL_S)
         return convert.summary_from_wire(answer.summary)
 
     async def fetch_model(self, run: RunId, index: int) -> Chunk:

@@ -19,6 +19,7 @@ from services.wire.calls import (
     ClosedEnvelope,
     Envelope,
     Hello,
+    MemberChange,
     NextCall,
     NextReply,
     Phase,
@@ -62,6 +63,12 @@ _STATES: Final = {
     RunState.FAILED: run_pb2.RUN_STATE_FAILED,
     RunState.BUDGET_EXHAUSTED: run_pb2.RUN_STATE_BUDGET_EXHAUSTED,
 }
+_CHANGES: Final = {
+    MemberChange.ADMIT: run_service_pb2.MEMBER_CHANGE_ADMIT,
+    MemberChange.DISMISS: run_service_pb2.MEMBER_CHANGE_DISMISS,
+    MemberChange.LOST: run_service_pb2.MEMBER_CHANGE_LOST,
+}
+_CHANGES_BACK: Final = {number: change for change, number in _CHANGES.items()}
 _STATES_BACK: Final = {number: state for state, number in _STATES.items()}
 
 Wire = TypeVar("Wire")
@@ -457,6 +464,21 @@ def report_from_wire(message: run_pb2.RoundReport) -> RoundReport:
         committed_unix_s=message.committed_unix_ms / 1000,
         reasons=dict(message.reasons),
     )
+
+
+def change_to_wire(change: MemberChange) -> "run_service_pb2.MemberChange.ValueType":
+    """Write what becomes of a silo in a run."""
+    return _CHANGES[change]
+
+
+def change_from_wire(number: "run_service_pb2.MemberChange.ValueType") -> MemberChange:
+    """Read what becomes of a silo in a run."""
+    if number not in _CHANGES_BACK:
+        raise InvalidRequestError(
+            f"expected a known change of a run's members, got number {number}",
+            hint="compare the software versions of both sides",
+        )
+    return _CHANGES_BACK[number]
 
 
 def to_ms(seconds: float) -> int:

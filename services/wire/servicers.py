@@ -23,6 +23,7 @@ from services.wire.calls import (
     WAIT_S,
     Chunk,
     Hello,
+    MemberChange,
     NextCall,
     NextReply,
     RunSummary,
@@ -107,6 +108,12 @@ class RunHandler(Protocol):
 
     async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
         """End a run."""
+        ...
+
+    async def change_member(
+        self, peer: Peer, run: RunId, silo: str, change: MemberChange, /
+    ) -> RunSummary:
+        """Let a silo join a run that goes on, or invite it no more."""
         ...
 
     async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
@@ -421,6 +428,19 @@ class _Runs(runs_grpc.RunServiceServicer):
             return runs.StopRunResponse(summary=convert.summary_to_wire(summary))
 
         return await self._gate.run(context, "StopRun", act, Role.OPERATOR)
+
+    async def ChangeMember(  # noqa: N802 - named by the proto
+        self,
+        request: runs.ChangeMemberRequest,
+        context: Context[runs.ChangeMemberRequest, runs.ChangeMemberResponse],
+    ) -> runs.ChangeMemberResponse:
+        async def act(peer: Peer) -> runs.ChangeMemberResponse:
+            run = convert.run_from_wire(request.run_id)
+            change = convert.change_from_wire(request.change)
+            summary = await self._handler.change_member(peer, run, request.silo[:63], change)
+            return runs.ChangeMemberResponse(summary=convert.summary_to_wire(summary))
+
+        return await self._gate.run(context, "ChangeMember", act, Role.OPERATOR)
 
     async def FetchModel(  # noqa: N802 - named by the proto
         self,

@@ -99,10 +99,10 @@ class World:
         )
         return done.stdout.strip()
 
-    def start_run(self, *, rounds: int, silos: int) -> str:
+    def start_run(self, *, rounds: int, silos: int, more: str = "") -> str:
         """Start a run; returns its id."""
         self._runs += 1  # no two runs pass through one state (SA1 spec 2.5 v)
-        text = RUN.format(rounds=rounds, silos=silos, rate=0.05 + self._runs / 1000)
+        text = RUN.format(rounds=rounds, silos=silos, rate=0.05 + self._runs / 1000) + more
         path = self.home / "run.toml"
         path.write_text(text, encoding="utf-8")
         return self.secagg("run", "start", "-c", str(path))
@@ -151,6 +151,32 @@ def test_a_new_silo_joins_and_the_others_do_nothing(world: World) -> None:
     run = world.start_run(rounds=2, silos=5)
     world.secagg("run", "watch", run)
     assert world.survivors(run)[-1] == [1, 2, 3, 4, 6], "the revoked seat's number stays unused"
+
+
+def test_a_silo_is_dismissed_from_a_run_and_admitted_again(world: World) -> None:
+    """An operator's word counts from the next attempt; control variates are renewed without it."""
+    scaffold = '[algorithm]\nname = "scaffold"\n'
+    run = world.start_run(rounds=500, silos=4, more=scaffold)
+
+    def wait_until(seats: list[int]) -> None:
+        give_up = time.monotonic() + 60
+        while seats not in world.survivors(run)[-1:]:
+            assert time.monotonic() < give_up, f"expected {seats}, got {world.survivors(run)[-3:]}"
+            time.sleep(0.1)
+
+    wait_until([1, 2, 3, 4, 6])
+    assert world.secagg("run", "dismiss", run, "silo-6", "--lost") == "running"
+    wait_until([1, 2, 3, 4])
+    ended = world.silos["silo-6"].wait_for("run-ended", run=run)
+    assert ended["reason"] == "an operator has dismissed it"
+    assert world.secagg("run", "admit", run, "silo-6") == "running"
+    wait_until([1, 2, 3, 4, 6])
+    assert [line["seats"] for line in world.coordinator.lines() if line.get("event") == "members"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        world.secagg("run", "admit", run, "silo-99")
+    assert "the roster has no silo 'silo-99'" in refused.value.stderr
+    world.secagg("run", "stop", run)
+    assert all(child.exit_code is None for name, child in world.silos.items() if name != "silo-5")
 
 
 def test_a_certificate_is_renewed_over_the_wire_without_a_restart(world: World) -> None:

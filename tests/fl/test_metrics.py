@@ -85,5 +85,9 @@ def test_concordance_on_paper() -> None:
     # Comparable: row 0 with the three later ones, row 2 with row 3.
     assert concordance_pairs(times, events, np.array([4.0, 1.0, 3.0, 2.0])) == (4, 0, 4)
     assert concordance_pairs(times, events, np.array([1.0, 4.0, 1.0, 0.0])) == (2, 1, 4)
+    # At one time, an event comes before a censoring; two events tell nothing.
+    same, risks = np.array([2.0, 2.0, 2.0]), np.array([3.0, 2.0, 1.0])
+    assert concordance_pairs(same, np.array([0, 1, 1]), risks) == (0, 0, 2)
+    assert concordance_pairs(same, np.array([1, 0, 1]), risks) == (1, 0, 2)
     assert concordance_index(2, 1, 4) == 2.5 / 4
     assert concordance_index(0, 0, 0) is None

@@ -39,7 +39,15 @@ ROUNDS = 6
 Call: TypeAlias = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 CALLS = {
     "AggregationService": ("Hello", "Next", "Submit", "PutChunk", "GetChunk", "Renew"),
-    "RunService": ("StartRun", "WatchRun", "ListRuns", "ShowRun", "StopRun", "FetchModel"),
+    "RunService": (
+        "StartRun",
+        "WatchRun",
+        "ListRuns",
+        "ShowRun",
+        "StopRun",
+        "ChangeMember",
+        "FetchModel",
+    ),
 }
 RUN = """
 [run]

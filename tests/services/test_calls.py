@@ -48,6 +48,7 @@ from services.wire.calls import (
     PROTOCOL_VERSION,
     Chunk,
     Hello,
+    MemberChange,
     NextCall,
     NextReply,
     ProtocolEnvelope,
@@ -165,6 +166,12 @@ class Recorder:
     async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
         self._note("stop", peer)
         return replace(SUMMARY, run=run, state=RunState.STOPPED, reason=reason)
+
+    async def change_member(
+        self, peer: Peer, run: RunId, silo: str, change: MemberChange, /
+    ) -> RunSummary:
+        self._note("change", peer)
+        return replace(SUMMARY, run=run, reason=f"{change} {silo}")
 
     async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
         self._note("fetch", peer)
@@ -284,6 +291,9 @@ def test_an_operator_starts_and_follows_runs(federation: LocalFederation) -> Non
             assert (await operator.show_run(RUN)).config == b"[run]"
             stopped = await operator.stop_run(RUN, "enough")
             assert (stopped.state, stopped.reason) == (RunState.STOPPED, "enough")
+            for change in MemberChange:
+                answer = await operator.change_member(RUN, "silo-1", change)
+                assert answer.reason == f"{change} silo-1"
             assert (await operator.fetch_model(RUN, 8)).data == b"model"
 
     served = serve(federation, session)

@@ -26,7 +26,7 @@ from . import run_pb2 as secagg_dot_v1_dot_run__pb2
 from . import vector_pb2 as secagg_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsecagg/v1/run_service.proto\x12\tsecagg.v1\x1a\x13secagg/v1/run.proto\x1a\x16secagg/v1/vector.proto\"d\n\x0fStartRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\x12\x31\n\rinitial_state\x18\x03 \x01(\x0b\x32\x1a.secagg.v1.VectorReference\":\n\x10StartRunResponse\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.secagg.v1.RunSummary\"_\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12\x13\n\x0b\x61\x66ter_round\x18\x04 \x01(\x04\"J\n\x10WatchRunResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12$\n\x06status\x18\x02 \x01(\x0b\x32\x14.secagg.v1.RunStatus\"\x11\n\x0fListRunsRequest\"7\n\x10ListRunsResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x15.secagg.v1.RunSummary\" \n\x0eShowRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\"G\n\x0fShowRunResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.secagg.v1.RunStatus\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\"0\n\x0eStopRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x0fStopRunResponse\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.secagg.v1.RunSummary\"2\n\x11\x46\x65tchModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\"5\n\x12\x46\x65tchModelResponse\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk2\xc8\x03\n\nRunService\x12H\n\x08StartRun\x12\x1a.secagg.v1.StartRunRequest\x1a\x1b.secagg.v1.StartRunResponse\"\x03\x90\x02\x02\x12H\n\x08WatchRun\x12\x1a.secagg.v1.WatchRunRequest\x1a\x1b.secagg.v1.WatchRunResponse\"\x03\x90\x02\x01\x12H\n\x08ListRuns\x12\x1a.secagg.v1.ListRunsRequest\x1a\x1b.secagg.v1.ListRunsResponse\"\x03\x90\x02\x01\x12\x45\n\x07ShowRun\x12\x19.secagg.v1.ShowRunRequest\x1a\x1a.secagg.v1.ShowRunResponse\"\x03\x90\x02\x01\x12\x45\n\x07StopRun\x12\x19.secagg.v1.StopRunRequest\x1a\x1a.secagg.v1.StopRunResponse\"\x03\x90\x02\x02\x12N\n\nFetchModel\x12\x1c.secagg.v1.FetchModelRequest\x1a\x1d.secagg.v1.FetchModelResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bsecagg/v1/run_service.proto\x12\tsecagg.v1\x1a\x13secagg/v1/run.proto\x1a\x16secagg/v1/vector.proto\"d\n\x0fStartRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\x12\x31\n\rinitial_state\x18\x03 \x01(\x0b\x32\x1a.secagg.v1.VectorReference\":\n\x10StartRunResponse\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.secagg.v1.RunSummary\"_\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\x12\x13\n\x0b\x61\x66ter_round\x18\x04 \x01(\x04\"J\n\x10WatchRunResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12$\n\x06status\x18\x02 \x01(\x0b\x32\x14.secagg.v1.RunStatus\"\x11\n\x0fListRunsRequest\"7\n\x10ListRunsResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x15.secagg.v1.RunSummary\" \n\x0eShowRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\"G\n\x0fShowRunResponse\x12$\n\x06status\x18\x01 \x01(\x0b\x32\x14.secagg.v1.RunStatus\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\"0\n\x0eStopRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x0fStopRunResponse\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.secagg.v1.RunSummary\"\\\n\x13\x43hangeMemberRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\'\n\x06\x63hange\x18\x03 \x01(\x0e\x32\x17.secagg.v1.MemberChange\">\n\x14\x43hangeMemberResponse\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.secagg.v1.RunSummary\"2\n\x11\x46\x65tchModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05index\x18\x02 \x01(\r\"5\n\x12\x46\x65tchModelResponse\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk*y\n\x0cMemberChange\x12\x1d\n\x19MEMBER_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n\x13MEMBER_CHANGE_ADMIT\x10\x01\x12\x19\n\x15MEMBER_CHANGE_DISMISS\x10\x02\x12\x16\n\x12MEMBER_CHANGE_LOST\x10\x03\x32\x9e\x04\n\nRunService\x12H\n\x08StartRun\x12\x1a.secagg.v1.StartRunRequest\x1a\x1b.secagg.v1.StartRunResponse\"\x03\x90\x02\x02\x12H\n\x08WatchRun\x12\x1a.secagg.v1.WatchRunRequest\x1a\x1b.secagg.v1.WatchRunResponse\"\x03\x90\x02\x01\x12H\n\x08ListRuns\x12\x1a.secagg.v1.ListRunsRequest\x1a\x1b.secagg.v1.ListRunsResponse\"\x03\x90\x02\x01\x12\x45\n\x07ShowRun\x12\x19.secagg.v1.ShowRunRequest\x1a\x1a.secagg.v1.ShowRunResponse\"\x03\x90\x02\x01\x12\x45\n\x07StopRun\x12\x19.secagg.v1.StopRunRequest\x1a\x1a.secagg.v1.StopRunResponse\"\x03\x90\x02\x02\x12T\n\x0c\x43hangeMember\x12\x1e.secagg.v1.ChangeMemberRequest\x1a\x1f.secagg.v1.ChangeMemberResponse\"\x03\x90\x02\x02\x12N\n\nFetchModel\x12\x1c.secagg.v1.FetchModelRequest\x1a\x1d.secagg.v1.FetchModelResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,8 +43,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNSERVICE'].methods_by_name['ShowRun']._serialized_options = b'\220\002\001'
   _globals['_RUNSERVICE'].methods_by_name['StopRun']._loaded_options = None
   _globals['_RUNSERVICE'].methods_by_name['StopRun']._serialized_options = b'\220\002\002'
+  _globals['_RUNSERVICE'].methods_by_name['ChangeMember']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['ChangeMember']._serialized_options = b'\220\002\002'
   _globals['_RUNSERVICE'].methods_by_name['FetchModel']._loaded_options = None
   _globals['_RUNSERVICE'].methods_by_name['FetchModel']._serialized_options = b'\220\002\001'
+  _globals['_MEMBERCHANGE']._serialized_start=979
+  _globals['_MEMBERCHANGE']._serialized_end=1100
   _globals['_STARTRUNREQUEST']._serialized_start=87
   _globals['_STARTRUNREQUEST']._serialized_end=187
   _globals['_STARTRUNRESPONSE']._serialized_start=189
@@ -65,10 +69,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPRUNREQUEST']._serialized_end=653
   _globals['_STOPRUNRESPONSE']._serialized_start=655
   _globals['_STOPRUNRESPONSE']._serialized_end=712
-  _globals['_FETCHMODELREQUEST']._serialized_start=714
-  _globals['_FETCHMODELREQUEST']._serialized_end=764
-  _globals['_FETCHMODELRESPONSE']._serialized_start=766
-  _globals['_FETCHMODELRESPONSE']._serialized_end=819
-  _globals['_RUNSERVICE']._serialized_start=822
-  _globals['_RUNSERVICE']._serialized_end=1278
+  _globals['_CHANGEMEMBERREQUEST']._serialized_start=714
+  _globals['_CHANGEMEMBERREQUEST']._serialized_end=806
+  _globals['_CHANGEMEMBERRESPONSE']._serialized_start=808
+  _globals['_CHANGEMEMBERRESPONSE']._serialized_end=870
+  _globals['_FETCHMODELREQUEST']._serialized_start=872
+  _globals['_FETCHMODELREQUEST']._serialized_end=922
+  _globals['_FETCHMODELRESPONSE']._serialized_start=924
+  _globals['_FETCHMODELRESPONSE']._serialized_end=977
+  _globals['_RUNSERVICE']._serialized_start=1103
+  _globals['_RUNSERVICE']._serialized_end=1645
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from . import run_pb2 as _run_pb2
 from . import vector_pb2 as _vector_pb2
 import builtins as _builtins
@@ -19,6 +20,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _MemberChange:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemberChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberChange.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMBER_CHANGE_UNSPECIFIED: _MemberChange.ValueType  # 0
+    """Never sent."""
+    MEMBER_CHANGE_ADMIT: _MemberChange.ValueType  # 1
+    """It is invited from now on."""
+    MEMBER_CHANGE_DISMISS: _MemberChange.ValueType  # 2
+    """It is invited no more; it has left in good order, or the algorithm keeps nothing at silos."""
+    MEMBER_CHANGE_LOST: _MemberChange.ValueType  # 3
+    """It is invited no more and will not come back; what others keep is renewed."""
+
+class MemberChange(_MemberChange, metaclass=_MemberChangeEnumTypeWrapper):
+    """What becomes of a silo in a run."""
+
+MEMBER_CHANGE_UNSPECIFIED: MemberChange.ValueType  # 0
+"""Never sent."""
+MEMBER_CHANGE_ADMIT: MemberChange.ValueType  # 1
+"""It is invited from now on."""
+MEMBER_CHANGE_DISMISS: MemberChange.ValueType  # 2
+"""It is invited no more; it has left in good order, or the algorithm keeps nothing at silos."""
+MEMBER_CHANGE_LOST: MemberChange.ValueType  # 3
+"""It is invited no more and will not come back; what others keep is renewed."""
+Global___MemberChange: _TypeAlias = MemberChange  # noqa: Y015
 
 @_typing.final
 class StartRunRequest(_message.Message):
@@ -280,6 +309,60 @@ class StopRunResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopRunResponse: _TypeAlias = StopRunResponse  # noqa: Y015
+
+@_typing.final
+class ChangeMemberRequest(_message.Message):
+    """Changes who is in a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    SILO_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.bytes
+    """The run; exactly 16 bytes."""
+    silo: _builtins.str
+    """The silo's name in the roster; at most 63 bytes."""
+    change: Global___MemberChange.ValueType
+    """What becomes of it."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.bytes = ...,
+        silo: _builtins.str = ...,
+        change: Global___MemberChange.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "run_id", b"run_id", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeMemberRequest: _TypeAlias = ChangeMemberRequest  # noqa: Y015
+
+@_typing.final
+class ChangeMemberResponse(_message.Message):
+    """It is noted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def summary(self) -> _run_pb2.RunSummary:
+        """The run in one line."""
+
+    def __init__(
+        self,
+        *,
+        summary: _run_pb2.RunSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeMemberResponse: _TypeAlias = ChangeMemberResponse  # noqa: Y015
 
 @_typing.final
 class FetchModelRequest(_message.Message):

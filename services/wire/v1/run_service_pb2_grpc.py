@@ -61,6 +61,11 @@ class RunServiceStub:
                 request_serializer=secagg_dot_v1_dot_run__service__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=secagg_dot_v1_dot_run__service__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.ChangeMember = channel.unary_unary(
+                '/secagg.v1.RunService/ChangeMember',
+                request_serializer=secagg_dot_v1_dot_run__service__pb2.ChangeMemberRequest.SerializeToString,
+                response_deserializer=secagg_dot_v1_dot_run__service__pb2.ChangeMemberResponse.FromString,
+                _registered_method=True)
         self.FetchModel = channel.unary_unary(
                 '/secagg.v1.RunService/FetchModel',
                 request_serializer=secagg_dot_v1_dot_run__service__pb2.FetchModelRequest.SerializeToString,
@@ -110,6 +115,14 @@ class RunServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeMember(self, request, context):
+        """Lets a silo of the roster join a run that goes on, or invites one no more. It counts from the
+        next attempt on. Callers: operators. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchModel(self, request, context):
         """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
         side effects.
@@ -145,6 +158,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=secagg_dot_v1_dot_run__service__pb2.StopRunRequest.FromString,
                     response_serializer=secagg_dot_v1_dot_run__service__pb2.StopRunResponse.SerializeToString,
+            ),
+            'ChangeMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeMember,
+                    request_deserializer=secagg_dot_v1_dot_run__service__pb2.ChangeMemberRequest.FromString,
+                    response_serializer=secagg_dot_v1_dot_run__service__pb2.ChangeMemberResponse.SerializeToString,
             ),
             'FetchModel': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchModel,
@@ -289,6 +307,33 @@ class RunService:
             '/secagg.v1.RunService/StopRun',
             secagg_dot_v1_dot_run__service__pb2.StopRunRequest.SerializeToString,
             secagg_dot_v1_dot_run__service__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/secagg.v1.RunService/ChangeMember',
+            secagg_dot_v1_dot_run__service__pb2.ChangeMemberRequest.SerializeToString,
+            secagg_dot_v1_dot_run__service__pb2.ChangeMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

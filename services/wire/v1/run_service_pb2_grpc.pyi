@@ -49,6 +49,10 @@ class RunServiceStub:
     """Ends a run after its open phase; the model of the last complete round stays. Callers:
     operators. Idempotent.
     """
+    ChangeMember: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ChangeMemberRequest, _run_service_pb2.ChangeMemberResponse]
+    """Lets a silo of the roster join a run that goes on, or invites one no more. It counts from the
+    next attempt on. Callers: operators. Idempotent.
+    """
     FetchModel: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.FetchModelRequest, _run_service_pb2.FetchModelResponse]
     """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
     side effects.
@@ -74,6 +78,10 @@ class RunServiceAsyncStub(RunServiceStub):
     StopRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StopRunRequest, _run_service_pb2.StopRunResponse]  # type: ignore[assignment]
     """Ends a run after its open phase; the model of the last complete round stays. Callers:
     operators. Idempotent.
+    """
+    ChangeMember: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ChangeMemberRequest, _run_service_pb2.ChangeMemberResponse]  # type: ignore[assignment]
+    """Lets a silo of the roster join a run that goes on, or invites one no more. It counts from the
+    next attempt on. Callers: operators. Idempotent.
     """
     FetchModel: _aio.UnaryUnaryMultiCallable[_run_service_pb2.FetchModelRequest, _run_service_pb2.FetchModelResponse]  # type: ignore[assignment]
     """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
@@ -127,6 +135,16 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_run_service_pb2.StopRunResponse, _abc.Awaitable[_run_service_pb2.StopRunResponse]]:
         """Ends a run after its open phase; the model of the last complete round stays. Callers:
         operators. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def ChangeMember(
+        self,
+        request: _run_service_pb2.ChangeMemberRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_run_service_pb2.ChangeMemberResponse, _abc.Awaitable[_run_service_pb2.ChangeMemberResponse]]:
+        """Lets a silo of the roster join a run that goes on, or invites one no more. It counts from the
+        next attempt on. Callers: operators. Idempotent.
         """
 
     @_abc_1.abstractmethod
