@@ -2,7 +2,8 @@
 
 Source: McMahan et al. 2017, tables 1 and 4. Setting: 100 silos of 600 rows, 10 in a round; FedAvg
 with batches of 10 and one pass; curves made monotone, crossings interpolated; the step size tuned
-for each cell on a seed of its own.
+for each cell on seeds of their own, two of them, because FedSGD's largest steps work on one seed
+and never arrive on another.
 
 A sum of 10 is safe with 3 colluding silos, not with the third of all 100 that policies are for by
 default; the runs say so.
@@ -29,7 +30,7 @@ _TARGET: Final = 0.97
 _RATIO: Final = 10
 _SILOS: Final = 100
 _COLLUDING: Final = 3
-_TUNING_SEED: Final = 1000
+_TUNING_SEEDS: Final = (1000, 1001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,13 @@ _FEDSGD: Final = _Cell(
     published=1474,
     is_alike=True,
     passes=False,
-    rates=(0.3, 0.6, 1.0, 1.5),
-    quick_rate=1.0,
+    rates=(0.3, 0.6, 0.8, 1.0, 1.5),
+    quick_rate=0.6,
     cap=2000,
     quick_cap=60,
     every=5,
     seeds=3,
-    secure=1,
+    secure=0,
 )
 _SKEWED: Final = _Cell(
     label="FedAvg, E = 1, B = 10, two digits a silo",
@@ -188,15 +189,25 @@ def _claim(curves: dict[str, list[list[float]]]) -> Claim:
 
 
 def _tuned(session: Session, split: Split, cell: _Cell, cap: int) -> float:
-    """Return the rate with the fewest rounds to the target, else with the best accuracy."""
+    """Return the rate whose slower tuning seed needs the fewest rounds to the target.
+
+    A rate whose first seed is slower than both seeds of the best is not tried on the second.
+    """
     if session.is_quick:
         return cell.quick_rate
 
-    def order(rate: float) -> tuple[float, float]:
-        values = _curve(session, split, cell, rate=rate, cap=cap, seed=_TUNING_SEED)
-        return (rounds_to(values, _TARGET) or float("inf"), -max(values))
+    def cost(rate: float, seed: int) -> tuple[float, float]:
+        values = _curve(session, split, cell, rate=rate, cap=cap, seed=seed)
+        return (rounds_to(values, _TARGET, every=cell.every) or float("inf"), -max(values))
 
-    return min(cell.rates, key=order)
+    first, second = _TUNING_SEEDS
+    costs = {rate: cost(rate, first) for rate in cell.rates}
+    best, slowest = cell.rates[0], (float("inf"), 0.0)
+    for rate in sorted(cell.rates, key=lambda one: costs[one]):
+        if costs[rate] < slowest:
+            slower = max(costs[rate], cost(rate, second))
+            best, slowest = (rate, slower) if slower < slowest else (best, slowest)
+    return best
 
 
 def _curve(
