@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl.algorithms import ALGORITHMS
 from fl.compression import CompressionPlan
@@ -137,6 +139,7 @@ def vector(result: SimulationResult) -> Any:
     return np.concatenate([state[name].astype(np.float64).reshape(-1) for name in names])
 
 
+PHASES = [Phase.ADVERTISE, Phase.SHARE, Phase.MASK, Phase.SURVIVORS, Phase.UNMASK]
 SCENARIOS: dict[str, tuple[dict[str, Any], Dropouts]] = {
     "full": ({}, {}),
     "partial": ({"participation": ParticipationPlan(sampler="uniform", fraction=0.6)}, {}),
@@ -154,13 +157,36 @@ def test_secure_runs_are_the_plain_ones(case: str, scenario: str) -> None:
     Compressed, both send the same blocks and remember what they left out.
     """
     changes, gone = SCENARIOS[scenario]
-    one = plan(case, **changes)
+    survivors = agreeing(plan(case, **changes), gone)
+    expected = {"full": [6] * 4, "partial": [4] * 4, "dropouts": [5, 6, 5, 6]}[scenario]
+    assert [len(seats) for seats in survivors] == expected
+
+
+@given(
+    case=st.sampled_from([*CASES, *COMPRESSED]),
+    fraction=st.sampled_from([0.6, 1.0]),
+    gone=st.dictionaries(
+        st.integers(1, 4),
+        st.dictionaries(st.integers(1, SILOS), st.sampled_from(PHASES), min_size=1, max_size=1),
+    ),
+)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_secure_runs_are_the_plain_ones_whoever_vanishes(
+    case: str, fraction: float, gone: Dropouts
+) -> None:
+    """In any rounds and phases, with all silos or a sample."""
+    sampler = "all" if fraction == 1 else "uniform"
+    participation = ParticipationPlan(sampler=sampler, fraction=fraction)
+    survivors = agreeing(plan(case, participation=participation), gone)
+    assert all(len(seats) >= 3 for seats in survivors)
+
+
+def agreeing(one: TrainingPlan, gone: Dropouts) -> list[tuple[int, ...]]:
+    """Run a plan both ways and compare; return the survivors of its rounds."""
     secure = run(one, secure=True, gone=gone)
     plain = run(one, secure=False, gone=gone, coins=secure.coins)
     survivors = [report.survivors for report in secure.reports]
     assert survivors == [report.survivors for report in plain.reports]
-    expected = {"full": [6] * 4, "partial": [4] * 4, "dropouts": [5, 6, 5, 6]}[scenario]
-    assert [len(seats) for seats in survivors] == expected
     assert not any(report.saturated for report in secure.reports)  # clipping is no rounding
     path = one.local.local_steps * one.local.learning_rate
     steps = sum(max(report.steps.values()) for report in secure.reports)
@@ -168,6 +194,7 @@ def test_secure_runs_are_the_plain_ones(case: str, scenario: str) -> None:
     assert error <= 10 * steps * max(1.0, 1 / path)
     moved = np.abs(vector(plain)).max()
     assert error < 1e-3 * moved
+    return survivors
 
 
 def test_every_algorithm_has_a_case() -> None:
