@@ -135,7 +135,7 @@ def test_step_sizes_are_tuned_on_a_seed_of_their_own(data: Path, tmp_path: Path)
     scaffold.reproduce(session)
     names = [path.name for path in (tmp_path / "results").iterdir()]
     tuned = [name for name in names if name.endswith("seed1000.json")]
-    assert len(tuned) == 4 * 3
+    assert len(tuned) == 4 * 4
     secure = [name for name in names if name.endswith("-secure.json")]
     assert len(secure) == 4
     assert len(names) - len(tuned) - len(secure) == 4
