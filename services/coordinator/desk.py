@@ -191,9 +191,13 @@ class RunDesk:
         driver = self._find_driver(run)
         if driver is None or driver.standing.state is not RunState.RUNNING:
             raise NotNowError(f"run {run} does not go on: members change while it does")
-        seats = {seat.silo.name: seat.index for seat in self.hub.roster.seats}
+        seats = {self.hub.name(seat): seat for seat in driver.cohorts.seats}  # revoked ones, too
+        where = "run"
+        if change is MemberChange.ADMIT:
+            seats = {seat.silo.name: seat.index for seat in self.hub.roster.seats}
+            where = "roster"
         if silo not in seats:
-            raise NotFoundError(f"the roster has no silo {silo!r}; it has {', '.join(seats)}")
+            raise NotFoundError(f"the {where} has no silo {silo!r}; it has {', '.join(seats)}")
         driver.change_member(seats[silo], change)
         self.log.info("member", run=run.hex, operator=peer.name, silo=silo, change=change.value)
         return driver.standing.summary()

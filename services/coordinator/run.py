@@ -203,16 +203,17 @@ class RunDriver:
             training.fail("what was exchanged ahead could not be used")
         changes, self._changes = self._changes, {}
         members = set(self.cohorts.enrolled)
-        for seat, change in changes.items():
-            if change is calls.MemberChange.ADMIT:
-                training.admit(seat, self.cohorts.names(seat))
-                members.add(seat)
-            elif seat in members:
-                training.dismiss(seat)
-                members.remove(seat)
-                self.standing.tell_end((seat,), RunState.STOPPED, "an operator has dismissed it")
-            if change is calls.MemberChange.LOST:
+        joining = {s for s, change in changes.items() if change is calls.MemberChange.ADMIT}
+        for seat in members & (changes.keys() - joining):
+            training.dismiss(seat)
+            members.remove(seat)
+            self.standing.tell_end((seat,), RunState.STOPPED, "an operator has dismissed it")
+            if changes[seat] is calls.MemberChange.LOST:
                 training.request_refresh()
+        for seat in sorted(joining):
+            training.admit(seat, self.cohorts.names(seat))
+            members.add(seat)
+            self.cohorts.refusals.pop(seat, None)
         self.cohorts.enrolled = tuple(sorted(members))
         self.standing.record = await asyncio.to_thread(
             self.store.begin, self.run, self.cohorts.enrolled, training.snapshot()
