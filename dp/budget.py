@@ -147,15 +147,19 @@ class Budget:
             UnsupportedEventError: the account's filter cannot sum the event.
         """
         self.refresh()
-        return self._decide(intent, year=time_utc[:4])
+        return self._decide(intent, year=self._year(time_utc))
 
-    def charge(self, intent: Intent, *, time_utc: str, metric: bool = False) -> Charge:
+    def charge(
+        self, intent: Intent, *, time_utc: str, metric: bool = False, is_past: bool = False
+    ) -> Charge:
         """Charge a release before it is made; the same intent again is charged once.
 
         Args:
             intent: the release.
             time_utc: now, as "2026-11-30T12:00:00Z".
             metric: a release outside rounds, settled at once (METRIC_RELEASE).
+            is_past: it was made already and its charge is lost; it counts even if it does not fit,
+                and a verifier then finds that a limit was passed.
 
         Raises:
             BudgetExceededError: it does not fit; nothing was charged.
@@ -168,11 +172,11 @@ class Budget:
             known = self._charge_of(intent)
             if known is not None:
                 return known
-            decision = self._decide(intent, year=time_utc[:4])
-            if isinstance(decision, Deny):
+            decision = self._decide(intent, year=self._year(time_utc))
+            if isinstance(decision, Deny) and not is_past:
                 raise BudgetExceededError(decision.eps_after, decision.limit, self.account.data_set)
             kind = Kind.METRIC_RELEASE if metric else Kind.ROUND_INTENT
-            body = self._intent_body(intent, decision)
+            body = self._intent_body(intent)
             try:
                 entry = self._append(kind, body, time_utc=time_utc, run_id=intent.run_id)
             except LedgerConflictError:
@@ -248,6 +252,9 @@ class Budget:
         self.refresh()
         return self._book.require_open(charge)
 
+    def _year(self, time_utc: str) -> str:
+        return self._ledger.not_before(time_utc)[:4]
+
     def _fits(self, intent: Intent) -> bool:
         """Whether it would fit in a new year: the limit of this one says nothing about later."""
         return isinstance(self._decide(intent, year=""), Allow)
@@ -283,8 +290,9 @@ class Budget:
             this = [one.event for one in live if one.year == year]
             yield "year_epsilon", account.year_epsilon, rule.epsilon([*this, event])
 
-    def _intent_body(self, intent: Intent, decision: Allow) -> dict[str, Json]:
-        account = self.account
+    def _intent_body(self, intent: Intent) -> dict[str, Json]:
+        account, live = self.account, [one.event for one in self._book.live]
+        event = booked(account, intent, intent.event)
         return {
             "round": intent.round,
             "attempt": intent.attempt,
@@ -293,10 +301,10 @@ class Budget:
             "unit": intent.unit.value,
             "adjacency": intent.adjacency.value,
             "event": event_to_json(intent.event),
-            "booked": event_to_json(booked(account, intent, intent.event)),
+            "booked": event_to_json(event),
             "booked_local": event_to_json(booked(account, intent, intent.local)),
-            "eps_before": decimal(decision.eps_before),
-            "eps_after": decimal(decision.eps_after),
+            "eps_before": decimal(account.filter.epsilon(live)),
+            "eps_after": decimal(account.filter.epsilon([*live, event])),
         }
 
     def _charge_of(self, intent: Intent) -> Charge | None:

@@ -59,7 +59,6 @@ class ProofKind(StrEnum):
     """Why nothing can have been released (privacy.md 6.3)."""
 
     ABANDON = "abandon"  # a quorum of the attempt's silos opened nothing and never will
-    LEFT_OUT = "left_out"  # a certified survivor set without this silo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,8 +98,13 @@ class Inspection:
             "AUDIT_RESULT": self._audit_result,
             "CORRECTION": self._correction,
         }
+        before = ""
         for entry in self._entries:
             seq, kind = entry["seq"], entry["kind"]
+            self._found.need(
+                seq, entry["time_utc"] >= before, "its time lies before the last one's"
+            )
+            before = max(before, entry["time_utc"])
             self._found.need(seq, not self._closed, "it follows CLOSE")
             if kind == "GENESIS":
                 self._found.need(seq, seq == 0, "a ledger begins only once")
@@ -332,7 +337,7 @@ class Inspection:
             message, signature = bytes.fromhex(one["message"]), bytes.fromhex(one["signature"])
             keys = self._ring.get(one["signer"], ())
             fits = any(signature_fits(key, message, signature) for key in keys)
-            about = proof["kind"] != "abandon" or abandons(message, charge)
+            about = proof["kind"] == "abandon" and abandons(message, charge)
             if fits and about:
                 genuine.add(one["signer"])
         self._found.need(

@@ -185,16 +185,23 @@ class Ledger:
     def draft(
         self, kind: Kind, body: Mapping[str, Json], *, time_utc: str, run_id: str = ""
     ) -> Entry:
-        """An unsigned entry for the place after the head, for all who must sign it."""
+        """An unsigned entry for the place after the head, for all who must sign it.
+
+        Its time is never before the last entry's: a clock that was set back opens no old year.
+        """
         head = self.head()
         return Entry(
             seq=head.seq + 1,
             prev_hash=head.entry_hash,
             kind=kind,
             run_id=run_id,
-            time_utc=time_utc,
+            time_utc=self.not_before(time_utc),
             body=body,
         )
+
+    def not_before(self, time_utc: str) -> str:
+        """A time, or the last entry's if that is later."""
+        return max(time_utc, self._entries[-1].time_utc) if self._entries else time_utc
 
     def append(self, entry: Entry) -> Entry:
         """Add a signed entry at the place it was drafted for.

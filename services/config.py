@@ -244,6 +244,8 @@ class DataSetBudget(_Settings):
         records_per_unit: the most records one patient has; converts plans of the unit record.
         persons: N behind the data; delta must be below 1/N. It never leaves the silo.
         ledgers: folder of the data set's ledger, the same for every process on this data set.
+        disjoint_from: names of this silo's other data sets that share no person with this one. A
+            new name beside an old one is refused without it, and the declaration is signed.
     """
 
     data_set: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -259,6 +261,7 @@ class DataSetBudget(_Settings):
     year_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     ledgers: FilePath | None = None
+    disjoint_from: Many[str] = ()
 
     def account(self) -> "Account":
         """Return the budget in the ledger's own terms.

@@ -47,7 +47,8 @@ from services.clock import monotonic
 from services.demo.federation import COORDINATOR, Child, ChildError, LocalFederation
 from services.enrollment.authority import newest_roster
 from services.errors import ServiceError
-from services.silo.ledger import LEDGERS, data_set_path
+from services.silo.data_set import data_set_path
+from services.silo.ledger import LEDGERS
 from services.wire.calls import RoundReport, RunState, RunStatus
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 7))

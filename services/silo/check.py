@@ -121,7 +121,8 @@ class BudgetStatus:
 def budget_status(config: SiloConfig) -> BudgetStatus | None:
     """What the data set has spent and has left; None for a silo without a budget."""
     from services.report.facts import read_facts
-    from services.silo.ledger import LEDGERS, data_set_path
+    from services.silo.data_set import data_set_path
+    from services.silo.ledger import LEDGERS
     from services.storage.ledger import FileLedgerStore
 
     settings = config.privacy

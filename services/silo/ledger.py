@@ -6,18 +6,17 @@ by line with the roster's keys. What the silo signs is what it has charged itsel
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from dp.account import Account, Intent, check_delta, intent_for
+from dp.account import Intent, intent_for
 from dp.budget import Budget, Deny
-from dp.canonical import canonical_json
+from dp.canonical import Json, canonical_json
 from dp.charges import Charge, ChargeState, Proof, Release
-from dp.commitments import genesis_body
 from dp.entries import Entry, Kind, signed_message
 from dp.errors import (
     BudgetExceededError,
@@ -28,7 +27,6 @@ from dp.errors import (
 )
 from dp.ledger import (
     Ledger,
-    LedgerKind,
     SignedHead,
     check_heads,
     prove_equivocation,
@@ -49,15 +47,10 @@ from services.ledger.messages import LedgerAnswer, LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
 from services.ledger.proofs import is_proof, read_proof
 from services.ledger.run_book import ledger_path
-from services.release import software_versions
+from services.silo.data_set import DataSet, plan_entry
 from services.storage.ledger import FileLedgerStore
 
 LEDGERS: Final = "ledgers"
-
-
-def data_set_path(folder: Path, data_set: str) -> Path:
-    """Where a data set's ledger lies."""
-    return folder / f"data-set-{data_set}.jsonl"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +70,7 @@ class SiloLedgers:
     party: Party
     roster: Callable[[], Roster]
     now: Callable[[], datetime]
-    _budget: Budget | None = None
-    _own_ledger: Ledger = field(init=False)
+    _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
     _parameters: dict[tuple[RunId, int, int], RoundParameters] = field(default_factory=dict)
@@ -86,21 +78,30 @@ class SiloLedgers:
     # --- the data set's budget ----------------------------------------------------------------
 
     @property
-    def budget(self) -> Budget | None:
-        """The data set's budget, set up as the settings say; None without settings.
+    def data_set(self) -> DataSet | None:
+        """The data set's ledger, set up as the settings say; None without settings.
 
         Raises:
             PrivacyError: the settings contradict what the ledger holds.
         """
-        settings = self.budget_settings
-        if settings is None:
-            return None
-        if self._budget is None:
-            check_delta(settings.delta, settings.persons)
-            folder = settings.ledgers or self.folder
-            self._own_ledger = Ledger(FileLedgerStore(data_set_path(folder, settings.data_set)))
-            self._budget = _opened(self._own_ledger, self.party, settings.account(), self._stamp())
-        return self._budget
+        if self.budget_settings is not None and self._data_set is None:
+            self._data_set = DataSet(
+                settings=self.budget_settings,
+                copies=self.folder,
+                party=self.party,
+                stamp=self._stamp,
+            )
+        return self._data_set
+
+    @property
+    def budget(self) -> Budget | None:
+        """The data set's budget; None without settings.
+
+        Raises:
+            PrivacyError: the settings contradict what the ledger holds.
+        """
+        data_set = self.data_set
+        return None if data_set is None else data_set.budget
 
     def check_round(self, parameters: RoundParameters, plan: TrainingPlan) -> None:
         """Refuse a round that the budget does not allow, or that the run's ledger does not hold.
@@ -141,29 +142,15 @@ class SiloLedgers:
         if privacy is None:
             return
         with _refusing():
-            budget = self._require_budget()
-            self._commit(budget, parameters.run, privacy)
+            data_set = self.data_set
+            assert data_set is not None  # `check_round` has looked
+            found = plan_entry(self._copy(parameters.run), privacy.digest.hex())
+            assert found is not None  # likewise
+            data_set.commit(found)
             try:
-                budget.charge(self._intent(parameters, privacy), time_utc=self._stamp())
+                data_set.budget.charge(self._intent(parameters, privacy), time_utc=self._stamp())
             except BudgetExceededError as error:
                 raise BudgetExhaustedError(str(error)) from error
-
-    def _commit(self, budget: Budget, run: RunId, privacy: PrivacyPlan) -> None:
-        """Freeze the plan in the data set's ledger, too, with a reference to the run's."""
-        digest = privacy.digest.hex()
-        found = _plan_entry(self._copy(run), digest)
-        assert found is not None  # `check_round` has looked
-        while True:
-            budget.refresh()
-            ledger = self._own_ledger
-            if _plan_entry(ledger, digest) is not None:
-                return
-            body = {**found.body, "refers": found.entry_hash}
-            entry = ledger.draft(
-                Kind.PLAN_COMMIT, body, time_utc=self._stamp(), run_id=found.run_id
-            )
-            with suppress(LedgerConflictError):  # another process was first: look again
-                budget.append(entry.signed_by(self.party))
 
     def settle(self, aggregate: Aggregate, plan: TrainingPlan) -> None:
         """Settle a round whose sum is there; what was charged stays charged."""
@@ -246,6 +233,9 @@ class SiloLedgers:
         for entry in fresh:
             ledger.append(entry)
             self._give_back(notice.run, entry)
+        data_set = self.data_set if fresh else None
+        if data_set is not None:
+            data_set.recover(ledger)
 
     def _check(self, known: Sequence[Entry], fresh: Sequence[Entry], notice: LedgerNotice) -> None:
         keys = public_keys(self.roster())
@@ -297,15 +287,45 @@ class SiloLedgers:
             (one for one in ledger.entries if one.entry_hash == entry.body.get("intent")), None
         )
         survivors = entry.body.get("survivors")
-        mine = isinstance(survivors, list | tuple) and self.party.name in survivors
+        names = set(survivors) if isinstance(survivors, list | tuple) else set()
+        mine = self.party.name in names
         if intent is None or not mine or entry.body.get("event") != intent.body.get("event"):
             raise PlanError("ROUND_RELEASE: expected an INTENT of this ledger, and this silo in it")
+        self._check_survivors(entry, intent, names, ledger)
         wanted = (entry.run_id, intent.body.get("round"), intent.body.get("attempt"))
         budget = self._require_budget()
         budget.refresh()
         known = {(one.run_id, one.round, one.attempt) for one in budget.charges}
         if wanted not in known:
             raise PlanError("ROUND_RELEASE: this silo has charged no such round")
+
+    def _check_survivors(
+        self, entry: Entry, intent: Entry, names: set[Json], ledger: Ledger
+    ) -> None:
+        """The release is of the round that this silo took part in, and enough silos are in it.
+
+        Raises:
+            PlanError: fewer than the plan's floor, other silos than signed it, a lower threshold,
+                or another transcript.
+        """
+        committed = plan_entry(ledger, str(intent.body.get("plan_digest")))
+        if committed is None:
+            raise PlanError("ROUND_RELEASE: this ledger holds no commitment to its plan")
+        floor, least = committed.body.get("floor"), committed.body.get("threshold")
+        silos, threshold = committed.body.get("silos"), entry.body.get("threshold")
+        listed = isinstance(silos, list | tuple) and names <= set(silos)
+        enough = isinstance(floor, int) and len(names) >= floor
+        signed = isinstance(least, int) and isinstance(threshold, int) and threshold >= least
+        if not (listed and enough and signed):
+            raise PlanError(
+                f"ROUND_RELEASE: expected at least {floor} survivors of the plan's silos and a "
+                f"threshold of {least}, got {len(names)} and {threshold}"
+            )
+        number, attempt = intent.body.get("round"), intent.body.get("attempt")
+        for key, parameters in self._parameters.items():
+            here = (key[0].hex, key[1], key[2]) == (entry.run_id, number, attempt)
+            if here and entry.body.get("transcript") != parameters.ctx().hex():
+                raise PlanError("ROUND_RELEASE: its transcript is another round's than we saw")
 
     def _require_intent(self, parameters: RoundParameters, privacy: PrivacyPlan) -> None:
         """The coordinator has committed to the plan and charged this attempt before it opened it.
@@ -317,7 +337,7 @@ class SiloLedgers:
             raise LedgerRefusedError(f"the run's ledger: {self._broken[parameters.run]}")
         digest = privacy.digest.hex()
         ledger = self._copy(parameters.run)
-        committed = _plan_entry(ledger, digest) is not None
+        committed = plan_entry(ledger, digest) is not None
         wanted = (digest, parameters.round, parameters.attempt)
         charged = any(
             one.kind is Kind.ROUND_INTENT
@@ -386,14 +406,6 @@ def _key(parameters: RoundParameters) -> tuple[RunId, int, int]:
     return (parameters.run, parameters.round, parameters.attempt)
 
 
-def _plan_entry(ledger: Ledger, digest: str) -> Entry | None:
-    """The PLAN_COMMIT of a plan, None if the ledger has none."""
-    for one in ledger.entries:
-        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
-            return one
-    return None
-
-
 @contextmanager
 def _refusing() -> Iterator[None]:
     """Whatever the ledgers refuse is a refusal of the round."""
@@ -401,25 +413,3 @@ def _refusing() -> Iterator[None]:
         yield
     except PrivacyError as error:
         raise LedgerRefusedError(str(error)) from error
-
-
-def _opened(ledger: Ledger, party: Party, account: Account, time_utc: str) -> Budget:
-    """The data set's budget, with the limits that the settings have now."""
-    budget = Budget(ledger, party)
-    if not ledger.entries:
-        body = genesis_body(
-            LedgerKind.DATA_SET,
-            writer=party.name,
-            subject=account.data_set,
-            keys={party.name: party.key.public},
-            policy="",
-            software=software_versions(),
-        )
-        budget.append(ledger.draft(Kind.GENESIS, body, time_utc=time_utc).signed_by(party))
-    try:
-        current = budget.account
-    except PlanError:  # none has been set
-        current = None
-    if current != account:
-        budget.set(account, time_utc=time_utc)
-    return budget

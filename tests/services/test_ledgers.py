@@ -9,7 +9,7 @@ import pytest
 
 from dp.account import intent_for
 from dp.entries import Entry, Kind, Signature
-from dp.errors import BudgetExceededError
+from dp.errors import BudgetExceededError, PlanError, PrivacyError
 from dp.events import GaussianEvent
 from dp.filters import Filter, FilterKind
 from dp.ledger import Ledger, LedgerStore, SignedHead
@@ -29,7 +29,8 @@ from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.ledger.parties import COORDINATOR, Party, public_keys
 from services.ledger.proofs import abandon_proof, is_proof, promises_needed, read_proof
 from services.ledger.run_book import RunBook, run_account
-from services.silo.ledger import SiloLedgers, data_set_path
+from services.silo.data_set import data_set_path
+from services.silo.ledger import SiloLedgers
 from services.storage.ledger import FileLedgerStore
 
 SILOS = 5
@@ -267,7 +268,11 @@ def test_a_release_is_signed_by_who_charged_it(tmp_path: Path) -> None:
     assert charge is not None
     names = [seat.silo.name for seat in ROSTER.seats][:3]
     draft = coordinator.book.draft_release(
-        charge, survivors=names, threshold=3, transcript=b"\x01" * 32, time_utc=NOW
+        charge,
+        survivors=names,
+        threshold=3,
+        transcript=round_parameters().ctx(),
+        time_utc=NOW,
     )
     assert one.receive(coordinator.notice(draft=draft)).entry_hash == draft.entry_hash
     refused = two.receive(coordinator.notice(draft=draft))
@@ -504,3 +509,163 @@ def test_two_processes_are_granted_what_one_ledger_allows(tmp_path: Path) -> Non
         for thread in threads:
             thread.join()
         assert len(granted) == 3
+
+
+def released(coordinator: Coordinator, one: SiloLedgers, number: int) -> None:
+    """A round from its charge to its release, with this silo among the survivors."""
+    coordinator.charge(number, 0, one)
+    parameters = round_parameters(number)
+    one.check_round(parameters, TRAINING)
+    one.charge(parameters, TRAINING)
+    charge = coordinator.book.charge_of(number, 0)
+    assert charge is not None
+    names = [seat.silo.name for seat in ROSTER.seats][:3]
+    draft = coordinator.book.draft_release(
+        charge, survivors=names, threshold=3, transcript=parameters.ctx(), time_utc=NOW
+    )
+    parties = [Party(name, FEDERATION.identities[place]) for place, name in enumerate(names, 1)]
+    signed_by_all = list(draft.signed_by(*parties).sigs)
+    coordinator.book.append(draft, signed_by_all, public_keys(ROSTER))
+    assert not one.receive(coordinator.notice()).code
+
+
+class TestAHostileOperator:
+    """A data protection officer's list: every way to make a data set forget what it has spent."""
+
+    LIMIT = 2.9  # one release is 1.99, two are 2.94
+
+    @pytest.fixture(autouse=True)
+    def _spent(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "silo"
+        self.coordinator = Coordinator(tmp_path / "run")
+        self.one = self.opened()
+        self.coordinator.commit(self.one)
+        self.own = data_set_path(self.folder, "cohort")
+        self.before = self.own.read_bytes()  # a backup, taken before the first round
+        released(self.coordinator, self.one, 1)
+        assert self.spent(self.one) == pytest.approx(1.9943, abs=1e-3)
+
+    def opened(self, **changes: object) -> SiloLedgers:
+        return silo(self.folder, budget=settings(**({"epsilon": self.LIMIT} | changes)))
+
+    def spent(self, one: SiloLedgers) -> float:
+        assert one.budget is not None
+        return one.budget.spent()
+
+    def refuses_the_second(self, one: SiloLedgers) -> None:
+        self.coordinator.charge(2, 0, one)
+        with pytest.raises(BudgetExhaustedError):
+            one.check_round(round_parameters(2), TRAINING)
+
+    def test_a_restart(self) -> None:
+        """Spent epsilon is what it was, to the last digit."""
+        again = self.opened()
+        assert self.spent(again) == self.spent(self.one)
+        self.refuses_the_second(again)
+
+    @pytest.mark.parametrize("how", ["restored", "deleted", "cut", "torn"])
+    def test_a_ledger_that_lost_its_last_charge(self, how: str) -> None:
+        """The copy of the run's ledger names this silo among the survivors: charged again."""
+        lines = self.own.read_bytes().splitlines(keepends=True)
+        place = next(n for n, line in enumerate(lines) if b"ROUND_INTENT" in line)
+        match how:
+            case "restored":
+                self.own.write_bytes(self.before)
+            case "deleted":
+                self.own.unlink()
+            case "cut":
+                self.own.write_bytes(b"".join(lines[:place]))
+            case _:
+                self.own.write_bytes(b"".join(lines[: place + 1])[:-1])
+        again = self.opened()
+        assert self.spent(again) == pytest.approx(1.9943, abs=1e-3)
+        self.refuses_the_second(again)
+        keys = public_keys(ROSTER)
+        assert verify_ledger(FileLedgerStore(self.own).read(0), keys).ok
+
+    def test_the_whole_folder_restored(self) -> None:
+        """Nothing is left here; the coordinator brings the run's ledger, and with it the charge."""
+        for path in self.folder.iterdir():
+            path.unlink()
+        again = self.opened()
+        assert self.spent(again) == 0.0
+        assert not again.receive(self.coordinator.notice()).code
+        assert self.spent(again) == pytest.approx(1.9943, abs=1e-3)
+        self.refuses_the_second(again)
+
+    def test_what_was_released_counts_even_above_the_limit(self) -> None:
+        """A limit that was lowered meanwhile: charged all the same, and the verifier objects."""
+        self.own.unlink()
+        again = self.opened(epsilon=1.0)
+        assert self.spent(again) == pytest.approx(1.9943, abs=1e-3)
+        found = verify_ledger(FileLedgerStore(self.own).read(0), public_keys(ROSTER)).findings
+        assert any("its limit is" in one.text for one in found.items)
+
+    def test_another_name(self) -> None:
+        """No new budget; unless the operator signs that nobody is in both."""
+        renamed = self.opened(data_set="cohort-2027")
+        with pytest.raises(PlanError, match="no new"):
+            assert renamed.budget
+        other = self.opened(data_set="cohort-2027", disjoint_from=["cohort"])
+        assert self.spent(other) == 0.0  # the release is charged where it belongs
+        ledger = data_set_path(self.folder, "cohort-2027").read_text(encoding="utf-8")
+        assert "declared disjoint from cohort" in ledger
+
+    def test_another_folder(self, tmp_path: Path) -> None:
+        """The copies of run ledgers stay with the silo, and tell."""
+        moved = self.opened(ledgers=str(tmp_path / "elsewhere"))
+        assert self.spent(moved) == pytest.approx(1.9943, abs=1e-3)
+
+    def test_a_clock_set_back(self) -> None:
+        """Last year's allowance is not opened again; entries go on at the last one's time."""
+        one = self.opened(epsilon=9.0, year_epsilon=2.0)
+        one.now = lambda: datetime(2025, 1, 1, tzinfo=UTC)
+        self.coordinator.charge(2, 0, one)
+        with pytest.raises(BudgetExhaustedError, match="year"):
+            one.check_round(round_parameters(2), TRAINING)
+        times = [Entry.from_line(line).time_utc for line in FileLedgerStore(self.own).read(0)]
+        assert times == sorted(times)
+
+    def test_an_edited_ledger(self) -> None:
+        """Charges without the silo's signature, or with a flipped byte, open nothing."""
+        text = self.own.read_bytes()
+        for place in range(0, len(text), 211):
+            broken = bytearray(text)
+            broken[place] ^= 1
+            self.own.write_bytes(broken)
+            with pytest.raises(PrivacyError):
+                assert self.opened().budget
+        self.own.write_bytes(text)
+        lines = [Entry.from_line(line) for line in text.splitlines()]
+        forger = Party(self.one.party.name, FEDERATION.identities[2])
+        forged = [replace(one, sigs=()).signed_by(forger).to_line() for one in lines]
+        self.own.write_bytes(b"".join(line + b"\n" for line in forged))
+        with pytest.raises(PrivacyError):
+            assert self.opened().budget
+
+    @pytest.mark.parametrize(
+        ("survivors", "threshold", "is_mine"),
+        [(2, 3, True), (3, 2, True), (3, 3, False)],
+        ids=["too few", "a lower threshold", "another transcript"],
+    )
+    def test_a_coordinator_that_lies_about_a_release(
+        self, survivors: int, threshold: int, is_mine: bool
+    ) -> None:
+        """The silo signs what the plan's floor and its own view of the round allow."""
+        one = self.opened(epsilon=9.0)
+        self.coordinator.charge(2, 0, one)
+        one.check_round(round_parameters(2), TRAINING)
+        one.charge(round_parameters(2), TRAINING)
+        charge = self.coordinator.book.charge_of(2, 0)
+        assert charge is not None
+        transcript = round_parameters(2).ctx() if is_mine else b"\x01" * 32
+        draft = self.coordinator.book.draft_release(
+            charge,
+            survivors=[seat.silo.name for seat in ROSTER.seats][:survivors],
+            threshold=threshold,
+            transcript=transcript,
+            time_utc=NOW,
+        )
+        answer = one.receive(self.coordinator.notice(draft=draft))
+        assert not answer.signature
+        assert "ROUND_RELEASE" in answer.reason

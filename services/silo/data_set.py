@@ -1,0 +1,195 @@
+"""A data set's budget: how it is opened, and what run ledgers prove against its ledger.
+
+The ledger is a file. Restored from a backup, deleted, cut, moved or begun anew under another name,
+it would forget what was spent. But the copies of run ledgers beside it, and the lines that
+coordinators bring, name this silo among the survivors of releases. Each of those has a charge, here
+or in another data set's ledger; if not, it is charged again, whether or not it still fits.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dp.account import check_delta, intent_for
+from dp.budget import Budget
+from dp.canonical import Json, canonical_json
+from dp.charges import ChargeBook
+from dp.commitments import genesis_body
+from dp.entries import Entry, Kind
+from dp.errors import LedgerConflictError, PlanError
+from dp.ledger import Ledger, LedgerKind
+from dp.plan import PrivacyPlan
+from services.config import DataSetBudget
+from services.ledger.parties import Party
+from services.release import software_versions
+from services.storage.ledger import FileLedgerStore
+
+_RUNS: Final = "run-*.jsonl"
+_HEADS: Final = ".heads"
+_DATA_SETS: Final = "data-set-*.jsonl"
+
+
+def data_set_path(folder: Path, data_set: str) -> Path:
+    """Where a data set's ledger lies."""
+    return folder / f"data-set-{data_set}.jsonl"
+
+
+def plan_entry(ledger: Ledger, digest: str) -> Entry | None:
+    """The PLAN_COMMIT of a plan, None if the ledger has none."""
+    for one in ledger.entries:
+        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
+            return one
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class DataSet:
+    """A data set's ledger and budget.
+
+    Attributes:
+        settings: what the silo's operator allows.
+        copies: folder of run ledgers' copies; also of the ledger, unless the settings name another.
+        party: signs as this silo.
+        stamp: the time, as entries have it.
+        ledger: the data set's.
+        budget: what decides.
+    """
+
+    settings: DataSetBudget
+    copies: Path
+    party: Party
+    stamp: Callable[[], str]
+    ledger: Ledger = field(init=False)
+    budget: Budget = field(init=False)
+    _others: dict[str, Ledger] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open it with the limits that the settings have now, and charge what it has lost.
+
+        Raises:
+            PlanError: the settings contradict what the ledger holds, or name a new data set beside
+                ones that it is not declared disjoint from.
+            LedgerIntegrityError: the ledger was changed, or is another silo's.
+        """
+        settings = self.settings
+        check_delta(settings.delta, settings.persons)
+        path = data_set_path(settings.ledgers or self.copies, settings.data_set)
+        self._others = _other_data_sets(path, self.party.name)
+        self.ledger = Ledger(FileLedgerStore(path))
+        if self.ledger.entries:
+            self.ledger.verify({self.party.name: self.party.key.public})
+        else:
+            self._begin()
+        self.budget = Budget(self.ledger, self.party)
+        account = settings.account()
+        if self._is_new() or self.budget.account != account:
+            self.budget.set(account, time_utc=self.stamp())
+        for run in _run_ledgers(self.copies):
+            self.recover(run)
+
+    def commit(self, found: Entry) -> None:
+        """Freeze a plan in this ledger, too, with a reference to the run's PLAN_COMMIT."""
+        while True:
+            self.budget.refresh()
+            if plan_entry(self.ledger, str(found.body.get("plan_digest"))) is not None:
+                return
+            body = {**found.body, "refers": found.entry_hash}
+            entry = self.ledger.draft(
+                Kind.PLAN_COMMIT, body, time_utc=self.stamp(), run_id=found.run_id
+            )
+            with suppress(LedgerConflictError):  # another process was first: look again
+                self.budget.append(entry.signed_by(self.party))
+
+    def recover(self, run: Ledger) -> None:
+        """Charge the releases that a run's ledger proves and no data set's ledger holds.
+
+        Raises:
+            PlanError: a release of a plan that the run's ledger does not hold.
+        """
+        self.budget.refresh()
+        known = {(one.run_id, one.round, one.attempt) for one in self.budget.charges}
+        for intent in _released(run, self.party.name):
+            number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
+            place = (intent.run_id, number, attempt)
+            if place in known or any(place in _places(one) for one in self._others.values()):
+                continue
+            committed = plan_entry(run, str(intent.body.get("plan_digest")))
+            if committed is None:
+                raise PlanError("a release of a plan that the run's ledger does not hold")
+            lost = intent_for(
+                PrivacyPlan.from_bytes(canonical_json(committed.body.get("plan"))),
+                run_id=intent.run_id,
+                round_number=number,
+                attempt=attempt,
+                epsilon=self.budget.account.epsilon,
+            )
+            self.commit(committed)
+            self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+
+    def _is_new(self) -> bool:
+        return all(one.kind is not Kind.BUDGET_SET for one in self.ledger.entries)
+
+    def _begin(self) -> None:
+        """Begin the ledger; a new name forgets nothing that an old one has spent."""
+        name = self.settings.data_set
+        shared = sorted(self._others.keys() - set(self.settings.disjoint_from))
+        if shared:
+            raise PlanError(
+                f"data_set {name!r} is new here beside {', '.join(shared)}: a new name is no new "
+                "budget. Keep the old name; if no person is in both, say disjoint_from"
+            )
+        body = genesis_body(
+            LedgerKind.DATA_SET,
+            writer=self.party.name,
+            subject=name,
+            keys={self.party.name: self.party.key.public},
+            policy="",
+            software=software_versions(),
+        )
+        first = self._append(Kind.GENESIS, body)
+        if self._others:
+            text = f"declared disjoint from {', '.join(sorted(self._others))}"
+            self._append(Kind.CORRECTION, {"refers": first.entry_hash, "text": text})
+
+    def _append(self, kind: Kind, body: dict[str, Json]) -> Entry:
+        draft = self.ledger.draft(kind, body, time_utc=self.stamp())
+        return self.ledger.append(draft.signed_by(self.party))
+
+
+def _run_ledgers(folder: Path) -> Iterator[Ledger]:
+    for path in sorted(folder.glob(_RUNS)):
+        if not path.stem.endswith(_HEADS):
+            yield Ledger(FileLedgerStore(path))
+
+
+def _other_data_sets(own: Path, writer: str) -> dict[str, Ledger]:
+    """The ledgers of this silo's other data sets beside its own, by name."""
+    found = {}
+    for path in sorted(own.parent.glob(_DATA_SETS)):
+        ledger = Ledger(FileLedgerStore(path))
+        if path != own and ledger.entries and ledger.entries[0].body.get("writer") == writer:
+            found[str(ledger.entries[0].body.get("subject"))] = ledger
+    return found
+
+
+def _places(ledger: Ledger) -> set[tuple[str, int, int]]:
+    """Run, round and attempt of what a data set's ledger has charged and not given back."""
+    book = ChargeBook()
+    ledger.refresh()
+    for entry in ledger.entries:
+        book.apply(entry)
+    return {(one.run_id, one.round, one.attempt) for one in book.live}
+
+
+def _released(run: Ledger, silo: str) -> Iterator[Entry]:
+    """The ROUND_INTENT of every release whose sum holds this silo's part."""
+    entries = {one.entry_hash: one for one in run.entries}
+    for entry in run.entries:
+        survivors = entry.body.get("survivors")
+        if entry.kind is not Kind.ROUND_RELEASE or not isinstance(survivors, list | tuple):
+            continue
+        intent = entries.get(str(entry.body.get("intent")))
+        if silo in survivors and intent is not None:
+            yield intent
