@@ -11,10 +11,11 @@ from typing import Any
 import cryptography_vectors
 import pytest
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 from secagg import shamir
 from secagg.errors import BadKeyError
+from secagg.hybrid import KemKey, read_public_key
 from secagg.keys import (
     AgreementKey,
     IdentityKey,
@@ -25,7 +26,15 @@ from secagg.keys import (
     verify,
 )
 from secagg.masking import pairwise_seed, self_seed
-from secagg.prg import CHUNK_WORDS, expand
+from secagg.prg import (
+    AES_128_CTR,
+    AES_256_CTR,
+    CHACHA20,
+    CHUNK_WORDS,
+    Generator,
+    MaskStream,
+    expand,
+)
 from secagg.ring import U32, U64
 from secagg.secretbytes import Secret
 
@@ -176,16 +185,72 @@ def test_the_stream_is_ctr_aes256_of_sp_800_38a() -> None:
         assert bytes(a ^ b for a, b in zip(stream, plaintext, strict=True)) == ciphertext
 
 
-def test_the_stream_is_the_counter_mode_of_rfc_3686() -> None:
-    """The three vectors with 256-bit keys; the last ends inside a block."""
-    records = list(_records("ciphers/AES/CTR/aes-256-ctr.txt"))
+def _stream(seed: bytes, nbytes: int, generator: Generator) -> bytes:
+    """At least so many bytes of a seed's stream."""
+    pieces = MaskStream(seed, U32, generator=generator).slices(0, -(-nbytes // 4))
+    return b"".join(words.tobytes() for _, words in pieces)
+
+
+@pytest.mark.parametrize("generator", [AES_256_CTR, AES_128_CTR])
+def test_the_stream_is_the_counter_mode_of_rfc_3686(generator: Generator) -> None:
+    """The three vectors with keys of this size; the last ends inside a block."""
+    records = list(_records(f"ciphers/AES/CTR/aes-{8 * generator.key_bytes}-ctr.txt"))
     assert len(records) == 3
     for record in records:
         plaintext = bytes.fromhex(record["plaintext"])
         seed = bytes.fromhex(record["key"] + record["iv"])
-        stream = expand(seed, -(-len(plaintext) // 4), U32).tobytes()
+        stream = _stream(seed, len(plaintext), generator)
         ciphertext = bytes(a ^ b for a, b in zip(plaintext, stream, strict=False))
         assert ciphertext.hex() == record["ciphertext"].lower()
+
+
+def test_the_stream_is_chacha20_of_rfc_8439() -> None:
+    """Appendix A.2; our streams start at block 0, so the others are read from their block on."""
+    records = list(_records("ciphers/ChaCha20/rfc7539.txt"))
+    assert len(records) == 3
+    for record in records:
+        plaintext = bytes.fromhex(record["plaintext"])
+        seed = bytes.fromhex(record["key"] + record["nonce"])
+        first = int(record["initial_block_counter"]) * CHACHA20.block_bytes
+        stream = _stream(seed, first + len(plaintext), CHACHA20)[first:]
+        ciphertext = bytes(a ^ b for a, b in zip(plaintext, stream, strict=False))
+        assert ciphertext.hex() == record["ciphertext"].lower()
+
+
+def test_chacha20_poly1305_of_rfc_8439() -> None:
+    """OpenSSL's vectors of our form: both directions, and tags with one bit flipped."""
+    tried = 0
+    for record in _records("ciphers/ChaCha20Poly1305/openssl.txt"):
+        key, nonce, aad, tag, plaintext, text = (
+            bytes.fromhex(record[part])
+            for part in ("key", "iv", "aad", "tag", "plaintext", "ciphertext")
+        )
+        if len(nonce) != 12 or len(tag) != 16:
+            continue
+        tried += 1
+        cipher = ChaCha20Poly1305(key)
+        if "result" in record:
+            with pytest.raises(InvalidTag):
+                cipher.decrypt(nonce, text + tag, aad)
+            continue
+        assert cipher.encrypt(nonce, plaintext, aad) == text + tag
+        assert cipher.decrypt(nonce, text + tag, aad) == plaintext
+        with pytest.raises(InvalidTag):
+            cipher.decrypt(nonce, text + tag[:-1] + bytes([tag[-1] ^ 1]), aad)
+    assert tried >= 3
+
+
+def test_ml_kem_768_of_fips_203() -> None:
+    """Key from seed, the secret in a ciphertext, and the other one that a foreign one gives."""
+    records = list(_records("asymmetric/MLKEM/kat_MLKEM_768.rsp"))[:100]
+    assert len(records) >= 10
+    for record in records:
+        key = KemKey.from_seed(bytes.fromhex(record["d"] + record["z"]))
+        assert key.public.hex() == record["pk"].lower()
+        for text, secret in (("ct", "ss"), ("ct_n", "ss_n")):
+            opened = key.decapsulate(bytes.fromhex(record[text]))
+            assert opened.secret.reveal().hex() == record[secret].lower()
+        read_public_key(key.public)
 
 
 @pytest.mark.parametrize("name", ["gcmEncryptExtIV256", "gcmDecrypt256"])
