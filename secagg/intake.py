@@ -92,6 +92,7 @@ class Intake:
         self.setup = b""
         self.binding = b""
         self.entries: tuple[messages.SurvivorEntry, ...] = ()
+        self._survivors_hash = b""
         self._parameters = parameters
         self._roster = roster
         self._cohort = cohort
@@ -164,6 +165,11 @@ class Intake:
         """U2 is complete and the state is known: the binding follows."""
         self._model_hash = model_hash
         self.binding = binding_digest(self.setup, model_hash, self.share_roots)
+
+    def fix_survivors(self, entries: tuple[messages.SurvivorEntry, ...]) -> None:
+        """U3 is complete: what the silos are asked to sign follows."""
+        self.entries = entries
+        self._survivors_hash = messages.survivors_hash(entries)
 
     # --- the statements -----------------------------------------------------------------------
 
@@ -275,10 +281,7 @@ class Intake:
         seat = message.seat
         if seat not in self.shares:
             raise RosterError(f"seat {seat} is not in U2", silo=seat)
-        if (message.binding, message.survivors) != (
-            self.binding,
-            messages.survivors_hash(self.entries),
-        ):
+        if (message.binding, message.survivors) != (self.binding, self._survivors_hash):
             raise ReplayError("a silo signed other survivors", silo=seat)
         self._verify(message)
         self.signed[seat] = message

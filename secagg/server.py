@@ -534,7 +534,7 @@ class ServerRound:
                 f"seats {stale} were in a sum over this state with other survivors",
                 (),
             )
-        self._intake.entries = tuple(self._intake.masked[seat].entry for seat in agreed)
+        self._intake.fix_survivors(tuple(self._intake.masked[seat].entry for seat in agreed))
         self.phase = advance(self.phase, Step.MASKED)
         request = messages.SurvivorsRequest(entries=self._intake.entries)
         return [
