@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from time import perf_counter
 from typing import Final
 
+from bench import traffic
 from bench.crowd import Crowd
 from bench.primitives import aes_limit_ns, best_s, encrypt, primitive_times
 from bench.rehearsal import Rehearsal, Stage, fresh_silo
@@ -52,6 +53,7 @@ def measure(*, scale: float = 1.0) -> dict[str, object]:
         "unmasking": unmasking(silos=silos(50), dim=dim(1_000_000)),
         "thread_pool": thread_pool(silos=silos(50), dim=dim(1_000_000)),
         "bonawitz_2017": bonawitz(silos=silos(500), dim=dim(100_000)),
+        "expansion": traffic.figures(),
     }
 
 

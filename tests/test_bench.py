@@ -51,6 +51,7 @@ def test_protocol_prints_every_part(capsys: pytest.CaptureFixture[str]) -> None:
         "unmasking",
         "thread_pool",
         "bonawitz_2017",
+        "expansion",
     }
     assert all(number > 0 for number in _numbers({**figures, "key_sharing": {}}))
     sharing, paper = figures["key_sharing"], figures["bonawitz_2017"]
