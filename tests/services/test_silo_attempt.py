@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from secagg.journal import SiloHistory
-from secagg.messages import RoundOpen, plan_hash, signed
+from secagg.errors import LocalProtocolError, RosterError
+from secagg.journal import JournalEvent, JournalRecord, SiloHistory
+from secagg.messages import Keys, RoundOpen, decode_message, plan_hash, signed
 from secagg.parameters import VectorSpec, bulk
 from secagg.policy import SiloPolicy
 from secagg.ports import VectorStore
@@ -99,3 +100,33 @@ def test_a_message_whose_vector_was_refused_is_handled_when_it_is_told_again(
 
     asyncio.run(go())
     assert len(line.submitted) == 1
+
+
+def test_a_refusal_is_in_the_journal_before_it_is_told(tmp_path: Path) -> None:
+    """Killed before it can tell, the silo still gives the attempt no second try."""
+    opening = signed(RoundOpen(parameters=PARAMETERS, plan=PLAN), FEDERATION.coordinator)
+    line = Line(refusals=0)
+    driver = make_driver(tmp_path, line)
+    said: list[JournalRecord | str] = []
+    driver.append = lambda data: said.append(JournalRecord.decode(data))
+
+    async def submit(call: SubmitCall) -> None:
+        said.append(decode_message(call.message).LABEL)
+
+    line.submit = submit  # type: ignore[method-assign]  # one list for both, to see the order
+
+    async def go() -> None:
+        await driver.receive(opening, ())
+        with pytest.raises(RosterError):
+            await driver.receive(Keys(advertises=()), ())
+        with pytest.raises(LocalProtocolError):
+            await driver.receive(Keys(advertises=()), ())
+
+    asyncio.run(go())
+    events = [item if isinstance(item, str) else item.event for item in said]
+    assert events == [
+        JournalEvent.OPENED,
+        "advertise-message",
+        JournalEvent.REFUSED,
+        "refusal-message",
+    ]
