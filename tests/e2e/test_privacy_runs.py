@@ -235,13 +235,17 @@ name = "b"
 kind = "numeric"
 
 [privacy]
-mode = "isrl"
+mode = "{mode}"
 adjacency = "zero_out"
 clip = 1.0
 epsilon = 6.0
 delta = 1e-5
 q = 0.5
 max_units_per_silo = 40
+
+[privacy.metrics]
+loss_cap = 4.0
+{metrics}
 """
 
 
@@ -257,8 +261,15 @@ def write_rows(path: Path, number: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # five processes load torch and Opacus, on two cores or fewer
-def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
-    """Local DP-SGD in real processes: the ledger books Poisson-sampled steps and verifies."""
+@pytest.mark.parametrize(
+    ("mode", "unit", "metrics"),
+    [("isrl", "record", ""), ("patient", "patient", "z = 8.0")],
+    ids=["isrl", "patient"],
+)
+def test_units_are_protected_in_real_processes(
+    tmp_path: Path, mode: str, unit: str, metrics: str
+) -> None:
+    """Per-sample gradients, noise, metrics: the ledger books sampled releases and verifies."""
     names = SILOS[:3]
     # Four processes load Opacus before they can say what a plan costs.
     patient = {**DEADLINES, "registration_s": 90.0, "mask_s": 90.0}
@@ -274,7 +285,7 @@ def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
                     f'file = "{data}"',
                     "[privacy]",
                     f'data_set = "rows-{number}"',
-                    'unit = "record"',
+                    f'unit = "{unit}"',
                     'adjacency = "zero_out"',
                     'filter = "rdp"',
                     "order = 6",
@@ -287,10 +298,13 @@ def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
         for child in world.silos.values():
             child.wait_for("connected", timeout_s=PATIENCE_S)
         path = federation.home / "run.toml"
-        path.write_text(RECORDS, encoding="utf-8")
+        path.write_text(RECORDS.format(mode=mode, metrics=metrics), encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
         run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
         world.secagg("run", "watch", run, *operator, expect=0)
+        figures = world.status(run).rounds[0].metrics
+        assert 0.0 <= figures["accuracy"] <= 1.0
+        assert "examples" not in figures  # nobody counts patients
         keys = federation.home / "operator" / "keys"
         ledger = ledger_path(world.ledgers("coordinator"), RunId.parse(run))
         heads = ledger.with_suffix(".heads.jsonl")
@@ -303,7 +317,7 @@ def test_records_are_protected_by_their_own_silos(tmp_path: Path) -> None:
         world.secagg(
             "ledger", "report", str(ledger), "-o", str(page), "--csv", str(table), expect=0
         )
-        assert "one record" in page.read_text(encoding="utf-8")
+        assert f"one {unit}" in page.read_text(encoding="utf-8")
         world.secagg("ledger", "verify", str(table), "-d", str(keys), expect=0)
         shown = world.secagg(
             "silo", "status", "-c", str(federation.home / "silo-1.toml"), "--json", expect=0

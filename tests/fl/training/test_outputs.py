@@ -1,0 +1,226 @@
+"""Table 5.4 of the privacy design, mode by mode: what the coordinator opens, decoded.
+
+Each mode's round goes through the secure sum twice over: once with a source that draws no noise,
+which gives the exact sum, and then with real noise. What is opened is one vector whose distance
+from the exact sum has the spread that the plan's shares should give, and nothing beside it.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dp.plan import (
+    Adjacency,
+    MetricRelease,
+    Mode,
+    Participation,
+    PrivacyPlan,
+    Unit,
+    bound_on_grid,
+    share_noise_std,
+)
+from dp.rng import NoiseSource, NoiseStream, Words
+from fl.participant import RunParticipant
+from fl.pipeline import decode_aggregate
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.privacy import METRIC_SUMS, UNIT_MODES, as_settings, central_noise, document_of, first_range
+from fl.run import RoundRequest, TrainingRun
+from fl.seeding import generator
+from fl.state import ranges_of
+from fl.testing import DictMemory
+from fl.training.custom import OwnModel, OwnTask
+from fl.training.loop import TensorExamples
+from secagg import verification
+from secagg.ids import RunId
+from secagg.testing import Outcome, RoundHarness, SeededRng, make_federation, make_parameters
+
+SILOS = 4
+ROWS = 32
+FEATURES = 5
+RUN = RunId(b"table-of-outputs")
+FEDERATION = make_federation(SILOS, seed=6)
+NAMES = {seat.index: seat.silo.name for seat in FEDERATION.roster.seats}
+
+
+class Silence:
+    """A source whose words are all in the middle: it draws zeros, and rounds alike every time."""
+
+    is_private = False
+
+    def words(self, count: int) -> Words:
+        """Words that no table maps to noise."""
+        return np.full(count, 2**63, np.uint64)
+
+
+def task(seat: int) -> OwnTask:
+    """A silo's rows; each is a unit."""
+    draws = generator(seat, "rows")
+    inputs = draws.normal(size=(ROWS, FEATURES))
+    targets = (inputs[:, :1] > 0).astype(np.float64)
+    return OwnTask(
+        OwnModel(
+            build=lambda: nn.Linear(FEATURES, 1, dtype=torch.float64),
+            examples=TensorExamples(
+                inputs=torch.from_numpy(inputs), targets=torch.from_numpy(targets)
+            ),
+            loss=nn.functional.binary_cross_entropy_with_logits,
+            correct=lambda outputs, truth: int(((outputs > 0) == (truth > 0.5)).sum()),
+            unit_of=np.arange(ROWS),
+        )
+    )
+
+
+def plan_of(mode: Mode, *, metrics: bool) -> TrainingPlan:
+    """One round under a plan whose every unit takes part, so that the exact sum stands still."""
+    of_units, ring = mode in UNIT_MODES, mode not in {Mode.CENTRAL, Mode.ISRL}
+    rides = metrics and mode is not Mode.ISRL
+    units: dict[Mode, Unit] = {Mode.PATIENT: Unit.PATIENT}
+    fields: dict[str, Any] = {
+        "unit": units.get(mode, Unit.RECORD) if of_units else Unit.SILO,
+        "adjacency": Adjacency.ZERO_OUT,
+        "mode": mode,
+        "clip": 1.0,
+        "z": 1.0,
+        "rounds": 1,
+        "delta": 1e-5,
+        "dimension": FEATURES + 1 + 2 * rides,
+        "cohort_size": SILOS,
+        "denominator": float(SILOS if not of_units or mode is Mode.ISRL else SILOS * ROWS),
+        "participation": Participation.ALL,
+        "local_steps": 2 if mode in {Mode.PATIENT, Mode.ISRL} else 1,
+        "n_c": 1 if ring else 0,
+        "h_dp": 2 if ring else 0,
+        "max_units_per_silo": ROWS if of_units else 1,
+        "allow_low_utility": True,
+    }
+    if metrics:
+        fields["metrics"] = MetricRelease(loss_cap=4.0, z=2.0 if rides else None)
+    privacy = PrivacyPlan(**fields)
+    return TrainingPlan(
+        task=TaskPlan(name="tests:task"),
+        local=LocalPlan(local_steps=privacy.local_steps, learning_rate=0.5),
+        rounds=1,
+        max_silos=SILOS,
+        algorithm="fedsgd" if mode is Mode.FEDSGD else "fedavg",
+        metrics=False,
+        max_refreshes=0,
+        privacy=as_settings(privacy),
+    )
+
+
+class Opened:
+    """Rounds of one plan on one state."""
+
+    def __init__(self, mode: Mode, *, metrics: bool = False) -> None:
+        self.plan = plan_of(mode, metrics=metrics)
+        self.privacy = PrivacyPlan.from_bytes(document_of(self.plan))
+        self.run = TrainingRun(self.plan, model=task(1).initial_model(0), names=NAMES)
+        request = self.run.next()
+        assert isinstance(request, RoundRequest)
+        self.request = request
+        self.tasks = {seat: task(seat) for seat in NAMES}
+
+    def outcome(self, noise: type[NoiseStream] | type[Silence] = NoiseStream) -> Outcome:
+        """One round through the secure sum."""
+        silos = {
+            seat: RunParticipant(
+                self.plan,
+                run=RUN,
+                seat=seat,
+                names=NAMES,
+                task=self.tasks[seat],
+                memory=DictMemory(),
+                rng=SeededRng(1),
+                noise=noise,
+            )
+            for seat in NAMES
+        }
+        parameters = make_parameters(
+            FEDERATION.roster,
+            self.request.spec,
+            run=RUN,
+            n_c=max(self.privacy.n_c, 1),
+            n_max=SILOS,
+            training_plan=self.plan.digest(),
+            dp=document_of(self.plan),
+            h_dp=self.privacy.h_dp,
+        )
+
+        def source() -> NoiseSource:
+            return noise()
+
+        return RoundHarness(
+            federation=FEDERATION,
+            parameters=parameters,
+            state=self.run.state,
+            train=lambda seat, its, state: silos[seat].contribute(its, state),
+            plan=self.plan.document(),
+            noise=central_noise(self.plan, source),
+        ).run()
+
+    def values(self, noise: type[NoiseStream] | type[Silence] = NoiseStream) -> dict[str, Any]:
+        """The opened integers by segment; every silo has verified the same ones."""
+        found = self.outcome(noise)
+        assert found.aggregate is not None, found.aborted
+        for one in found.silo_aggregates.values():
+            assert all(np.array_equal(one.values[k], v) for k, v in found.aggregate.values.items())
+        return dict(found.aggregate.values)
+
+
+def spread_in_steps(opened: Opened) -> float:
+    """Std of the noise that all silos' shares make together, in steps of what is opened."""
+    privacy = opened.privacy
+    share = share_noise_std(privacy)
+    if privacy.mode is Mode.CENTRAL:
+        return share  # the coordinator's one draw
+    if privacy.mode is not Mode.ISRL:
+        return float(np.sqrt(SILOS)) * share
+    # K steps of full noise in each silo, over the units it declared, times the learning rate.
+    per_step = share / bound_on_grid(privacy) * privacy.clip * 0.5 / ROWS
+    step = first_range(opened.plan, privacy) / (2**23 - 1)
+    return float(np.sqrt(SILOS * privacy.local_steps)) * per_step / step
+
+
+@pytest.mark.parametrize("metrics", [False, True], ids=["update", "metrics"])
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_opened_is_noised_and_nothing_else_is_opened(mode: Mode, metrics: bool) -> None:
+    """Update, and metrics if planned: never an un-noised sum, in no mode."""
+    pytest.importorskip("opacus")
+    opened = Opened(mode, metrics=metrics)
+    exact = opened.values(Silence)
+    noised = [opened.values() for _ in range(12)]
+    beside = {METRIC_SUMS} if metrics and mode is Mode.ISRL else set()
+    assert set(exact) == {"update"} | beside
+    coordinates = opened.privacy.dimension
+    moved = np.array([(one["update"] - exact["update"])[:coordinates] for one in noised])
+    # Twelve draws of six coordinates or eight: standard error 8 %.
+    assert 0.65 < moved.std() / spread_in_steps(opened) < 1.4
+    assert (moved != 0).any(axis=0).all()
+    if beside:
+        apart = np.array([one[METRIC_SUMS] - exact[METRIC_SUMS] for one in noised])
+        full = float(np.sqrt(SILOS)) * share_noise_std(opened.privacy)
+        assert 0.5 < apart.std() / full < 1.6  # 24 draws: standard error 14 %
+    ranges = ranges_of(opened.run._state)
+    decoded = decode_aggregate(
+        noised[0], spec=opened.request.spec, ranges=ranges, privacy=opened.privacy
+    )
+    assert set(decoded.bulk) | set(decoded.meta) == {"update"} | (
+        {METRIC_SUMS} if metrics else set()
+    )
+
+
+@pytest.mark.parametrize("mode", [Mode.SILO, Mode.FEDSGD, Mode.PATIENT])
+def test_tags_are_over_the_noised_integers(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tag over other integers than those that are sent, such as before noise, ends the round."""
+    opened = Opened(mode)
+    real = verification.SegmentTags.add
+    assert len(opened.outcome().silo_aggregates) == SILOS
+
+    def before_noise(self: Any, values: Any, *, first_word: int) -> None:
+        real(self, values - (first_word == 0), first_word=first_word)
+
+    monkeypatch.setattr(verification.SegmentTags, "add", before_noise)
+    assert not opened.outcome().silo_aggregates
