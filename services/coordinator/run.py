@@ -452,7 +452,11 @@ class RunDriver:
         self.standing.progress.note()
 
     def _noise_figures(self, aggregate: Aggregate) -> dict[str, float]:
-        return {} if self.ledger is None else self.ledger.padding(aggregate)
+        """What there is to say of the round's noise; without a plan, that there is none (DPN-04)."""
+        if self.ledger is None:
+            self.log.warning("no-privacy-plan", round=aggregate.parameters.round)
+            return {"private": 0.0}
+        return {"private": 1.0, **self.ledger.padding(aggregate)}
 
     def _save(self, training: TrainingRun, report: calls.RoundReport) -> None:
         state = decode_state(training.state, MAX_STATE_BYTES)

@@ -265,11 +265,13 @@ def test_an_attempt_that_most_abandon_is_done_again(world: World) -> None:
 def test_a_killed_coordinator_goes_on_where_it_was(world: World) -> None:
     """SIGKILL in the middle of a run: the same command brings it back, and the silos return."""
     run = world.start_run(rounds=12)
+    world.coordinator.wait_for("no-privacy-plan", run=run)  # DPN-04: said of every round
     world.coordinator.wait_for("committed", run=run)
     world.coordinator.kill()
     world.coordinator = world.federation.start_coordinator()
     reports = world.watch(run, expect=0)
     assert [report.round for report in reports] == list(range(1, 13))
+    assert {report.metrics["private"] for report in reports} == {0.0}  # and in its record
     assert len(set(world.models(run).values())) == 1
 
 
