@@ -452,7 +452,7 @@ class RunDriver:
         self.standing.progress.note()
 
     def _noise_figures(self, aggregate: Aggregate) -> dict[str, float]:
-        """What there is to say of the round's noise; without a plan, that there is none (DPN-04)."""
+        """What there is to say of the round's noise; without a plan, that there is none."""
         if self.ledger is None:
             self.log.warning("no-privacy-plan", round=aggregate.parameters.round)
             return {"private": 0.0}
