@@ -39,14 +39,14 @@ def keep_evidence(folder: Path, cases: Iterable[Evidence], log: Logger) -> None:
             log.error("evidence", kind=case.kind.value, accused=case.accused, file=str(path))
 
 
-def accuses_coordinator(folder: Path, run: RunId) -> bool:
-    """Whether a file of this run is a case against the coordinator.
+def accused(folder: Path, run: RunId | None = None) -> dict[int, str]:
+    """Who is accused, by seat, with what the last case says; of one run, or of all.
 
     Raises:
         CorruptError: a file is damaged.
     """
-    cases = map(load_evidence, folder.glob(f"{run.hex}-*{SUFFIX}"))
-    return any(case.accused == COORDINATOR for case in cases)
+    cases = map(load_evidence, sorted(folder.glob(f"{run.hex if run else ''}*{SUFFIX}")))
+    return {case.accused: case.kind.value for case in cases}
 
 
 def load_evidence(path: Path) -> Evidence:

@@ -18,7 +18,7 @@ from secagg.canonical import peek_label
 from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
-from secagg.messages import Abandon, Result
+from secagg.messages import Abandon, Complaint, Result
 from secagg.parameters import RoundParameters
 from secagg.server import PhaseDeadlines, ServerRound
 from services.config import Deadlines
@@ -68,14 +68,23 @@ class Attempts:
     _shows: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def open(
-        self, parameters: RoundParameters, seats: tuple[int, ...], abandons: tuple[Abandon, ...]
+        self,
+        parameters: RoundParameters,
+        seats: tuple[int, ...],
+        abandons: tuple[Abandon, ...],
+        complaints: tuple[Complaint, ...],
     ) -> AttemptDriver:
         """Open an attempt with those of the seats that are in the roster in force."""
         folder, presence = self.folder(parameters.round, parameters.attempt), self.hub.presence
         silos = {seat.index: seat.silo for seat in self.hub.roster.seats if seat.index in seats}
         incarnations = {seat: presence.incarnation(silo) for seat, silo in silos.items()}
         driver = self._make(
-            parameters, incarnations, FileVectorStore(folder), Logbook(folder), abandons
+            parameters,
+            incarnations,
+            FileVectorStore(folder),
+            Logbook(folder),
+            abandons=abandons,
+            complaints=complaints,
         )
         driver.log.info("attempt", kind=parameters.kind, cohort=tuple(silos))
         self.changed()
@@ -143,7 +152,7 @@ class Attempts:
             opening.incarnations,
             FileVectorStore(folder),
             logbook,
-            opening.message.abandons,
+            abandons=opening.message.abandons,
         )
         driver.replay()
         driver.log.warning("resumed", phase=driver.phase.value)
@@ -155,7 +164,9 @@ class Attempts:
         incarnations: Mapping[int, bytes],
         store: FileVectorStore,
         logbook: Logbook,
+        *,
         abandons: tuple[Abandon, ...],
+        complaints: tuple[Complaint, ...] = (),
     ) -> AttemptDriver:
         cohort = tuple(incarnations)
         driver = AttemptDriver(
@@ -168,6 +179,7 @@ class Attempts:
                 cohort=cohort,
                 deadlines=_phase_deadlines(self.deadlines),
                 abandons=abandons,
+                complaints=complaints,
             ),
             cohort={seat: self.hub.mailbox(seat) for seat in cohort},
             store=store,

@@ -1,16 +1,21 @@
 """Who can be invited to a run's rounds now, and what they are invited to.
 
-Present is who is connected, enrolled in the run and has not refused it. What the coordinator asks
-for is the default policy's, tightened by the roster in force and the privacy plan.
+Present is who is connected, enrolled in the run, has not refused it and is no suspect (SA1 spec
+3.4). A silo against which there is evidence is left out while the evidence file lies there; one of
+the two ends of a complaint, which proves nothing, for the rest of the round. What the coordinator
+asks for is the default policy's, tightened by the roster in force and the privacy plan.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fl.plan import TrainingPlan
 from fl.privacy import document_of, privacy_of
 from fl.run import RoundPreview, RoundRequest
+from secagg.blame import Suspect
 from secagg.ids import RunId
+from secagg.messages import Complaint
 from secagg.parameters import RoundParameters
 from secagg.policy import SiloPolicy
 from secagg.roster import Roster, Seat
@@ -28,6 +33,9 @@ class Cohorts:
         redundancy: silos that recompute each chunk of a sum.
         enrolled: the run's seats; all of the roster until the first cohort is fixed.
         refusals: why a silo takes no part in this run, by its own word.
+        accused: silos against which there is evidence, and of what.
+        complaints: of the earlier attempts of the present round.
+        doubted: silos that are left out of this round for these, and why.
     """
 
     run: RunId
@@ -36,26 +44,64 @@ class Cohorts:
     redundancy: int
     enrolled: tuple[int, ...]
     refusals: dict[int, str] = field(default_factory=dict)
+    accused: dict[int, str] = field(default_factory=dict)
+    complaints: tuple[Complaint, ...] = ()
+    doubted: dict[int, str] = field(default_factory=dict)
 
     @property
     def seats(self) -> tuple[int, ...]:
         """The run's seats, connected or not."""
         return self.enrolled or self.hub.roster.indices
 
-    def present(self) -> tuple[Seat, ...]:
-        """The seats that can be invited now, at most as many as the plan's rings allow."""
-        can = self._able()
+    def present(self, *, ahead: bool = False) -> tuple[Seat, ...]:
+        """The seats that can be invited now, at most as many as the plan's rings allow.
+
+        Args:
+            ahead: to the next round, for which doubts of this one do not count.
+        """
+        can = self._able(ahead=ahead)
         seats = tuple(seat for seat in self.hub.roster.seats if seat.index in can)
         return seats[: self.plan.max_silos]
 
     def missing(self) -> str:
-        """The names of the others of this run, and who refused and why."""
-        refused = "".join(f"; {self.names(seat)} says {why}" for seat, why in self.refusals.items())
-        return self.names(*sorted(set(self.seats) - self._able())) + refused
+        """The names of the others of this run, who refused and why, and who is left out."""
+        refused = [f"{self.names(seat)} says {why}" for seat, why in self.refusals.items()]
+        left_out = [f"{self.names(seat)} is {why}" for seat, why in self.left_out.items()]
+        names = self.names(*sorted(set(self.seats) - self._able()))
+        return "; ".join([names, *refused, *left_out])
 
-    def _able(self) -> set[int]:
+    def _able(self, *, ahead: bool = False) -> set[int]:
         connected = {seat.index for seat in self.hub.connected()}
-        return connected & set(self.seats) - set(self.refusals)
+        out = self.refusals.keys() | self.accused.keys() | (set() if ahead else self.doubted.keys())
+        return connected & set(self.seats) - out
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Why silos are not invited though they would take part."""
+        proven = {
+            seat: f"left out: there is evidence against it ({what}); see `secagg transcript verify`"
+            for seat, what in self.accused.items()
+        }
+        return self.doubted | proven
+
+    def suspect(self, suspects: Iterable[Suspect]) -> dict[int, str]:
+        """Leave these silos out from now on; returns those that were not left out before."""
+        before = self.left_out
+        for one in suspects:
+            if one.evidence is not None:
+                self.accused[one.seat] = one.evidence.kind.value
+            elif one.complaint is not None:
+                accuser, dealer = self.names(one.complaint.seat), self.names(one.complaint.dealer)
+                self.doubted[one.seat] = "left out of this round: " + (
+                    f"nobody else has found {dealer}'s shares bad"
+                    if one.seat == one.complaint.seat
+                    else f"{accuser} says that its shares are bad"
+                )
+        return {seat: why for seat, why in self.left_out.items() if seat not in before}
+
+    def begin_round(self) -> None:
+        """Forget what concerned the last round only."""
+        self.complaints, self.doubted = (), {}
 
     def names(self, *seats: int) -> str:
         """These silos' names for a sentence."""

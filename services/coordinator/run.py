@@ -38,7 +38,7 @@ from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.standing import Standing
 from services.errors import NotNowError, StorageError
-from services.evidence import keep_evidence
+from services.evidence import accused, keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes
 from services.storage.blobs import FileVectorStore
@@ -251,6 +251,7 @@ class RunDriver:
         Call it before the silos can call.
         """
         following = None if self.training is None else self.training.next()
+        self.cohorts.accused |= accused(self.cases)
         for driver in self.attempts.restore(self.standing.record.round, self._expected):
             self._abandons = driver.logbook.opening.message.abandons
             if isinstance(following, RoundRequest) and following.number == driver.parameters.round:
@@ -277,6 +278,7 @@ class RunDriver:
     # --- one attempt --------------------------------------------------------------------------
 
     async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
+        await self._note_suspects()
         if self._ahead is not None and self._ahead.parameters.round == request.number:
             await self._use_ahead(training, request)
             return
@@ -307,9 +309,11 @@ class RunDriver:
         available = tuple(seat.index for seat in self.cohorts.present())
         present = set(training.cohort(available, least=self.cohorts.least(request)))
         is_same = ahead.parameters == self.cohorts.parameters(request, request.attempt)
-        if is_same and ahead.is_intact and present <= ahead.sharers:
+        is_trusted = not ahead.cohort.keys() & self.cohorts.left_out.keys()
+        if is_same and is_trusted and ahead.is_intact and present <= ahead.sharers:
             await self._run_attempt(training, request, ahead)
             return
+        await self._note_suspects(ahead)
         await ahead.stop("the silos or the vector are others than when it was opened ahead")
         training.fail("what was exchanged ahead could not be used")
 
@@ -360,8 +364,7 @@ class RunDriver:
             outcome = await running
         finally:
             running.cancel()
-        if driver.server.evidence:
-            await asyncio.to_thread(keep_evidence, self.cases, driver.server.evidence, self.log)
+        await self._note_suspects(driver)
         self.cohorts.refusals.update(
             {
                 seat: driver.refusals[seat]
@@ -379,6 +382,24 @@ class RunDriver:
         if lost and training.status is TrainingStatus.RUNNING:
             training.request_refresh()
         self.attempts.forget()
+
+    async def _note_suspects(self, driver: AttemptDriver | None = None) -> None:
+        """Leave out who has lied, and keep what proves it (SA1 spec 3.4).
+
+        Args:
+            driver: of the attempt that is over, whose complaints count for the round's next one. A
+                proof may come later than that: the sum did not need the liar's share.
+        """
+        servers = [one.server for one in self.attempts.live.values()]
+        suspects = [one for server in servers for one in server.suspects if one.is_proven]
+        if driver is not None:
+            self.cohorts.complaints = driver.server.complaints
+            suspects += driver.server.suspects
+        for seat, why in self.cohorts.suspect(suspects).items():
+            self.log.error("suspect", silo=self.cohorts.names(seat), reason=why)
+        cases = [case for server in servers for case in server.evidence]
+        if cases:
+            await asyncio.to_thread(keep_evidence, self.cases, cases, self.log)
 
     async def _recover(self, training: TrainingRun, request: RoundRequest, given: int) -> None:
         """Attempts up to `given` were opened by an earlier process: have them abandoned."""
@@ -409,7 +430,7 @@ class RunDriver:
         preview = training.preview()
         if preview is None or self._ahead is not None or self._stop_reason is not None:
             return
-        available = tuple(seat.index for seat in self.cohorts.present())
+        available = tuple(seat.index for seat in self.cohorts.present(ahead=True))
         least = self.cohorts.least(preview)
         seats = training.cohort(available, preview.number, least=least)
         if len(seats) < least:
@@ -422,7 +443,9 @@ class RunDriver:
 
     def _open(self, parameters: RoundParameters, seats: tuple[int, ...]) -> AttemptDriver:
         """Open an attempt under the roster in force: who was revoked is not invited."""
-        return self.attempts.open(under(self.hub.roster, parameters), seats, self._abandons)
+        complaints = () if parameters.attempt == 0 else self.cohorts.complaints
+        current = under(self.hub.roster, parameters)
+        return self.attempts.open(current, seats, self._abandons, complaints)
 
     async def _commit(
         self, training: TrainingRun, driver: AttemptDriver, outcome: Finished
@@ -447,6 +470,7 @@ class RunDriver:
         )
         await asyncio.to_thread(self._save, training, report)
         self._abandons = ()
+        self.cohorts.begin_round()
         self.standing.reports.append(report)
         driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
         self.standing.progress.note()
@@ -510,7 +534,8 @@ class RunDriver:
 
     def status(self, after_round: int = 0) -> calls.RunStatus:
         """Where the run stands, with the reports after a round."""
-        return self.standing.status(self._current, self.cohorts.refusals, after_round)
+        why = self.cohorts.refusals | self.cohorts.left_out
+        return self.standing.status(self._current, why, after_round)
 
     async def _end(self, state: RunState, reason: str) -> None:
         if self._ahead is not None:

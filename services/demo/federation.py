@@ -177,7 +177,13 @@ class LocalFederation:
         return child
 
     def start_silo(
-        self, name: str, task: Sequence[str], *, fault: str = "", options: Sequence[str] = ()
+        self,
+        name: str,
+        task: Sequence[str],
+        *,
+        fault: str = "",
+        options: Sequence[str] = (),
+        module: str = "services.cli",
     ) -> Child:
         """Start a silo.
 
@@ -186,10 +192,11 @@ class LocalFederation:
             task: lines of silo.toml that say what it trains; its tables, if any, come last.
             fault: armed in this process (`services.faults`).
             options: for `secagg silo join`.
+            module: what runs; another one than the command's own is for tests.
         """
         path = self.write_silo(name, task)
         arguments = ["silo", "join", "--config", str(path), *options]
-        return self._spawn(name, arguments, fault=fault)
+        return self._spawn(name, arguments, fault=fault, module=module)
 
     def start_crowd(
         self,

@@ -406,7 +406,7 @@ class SiloNode:
             raise
 
     def _check_coordinator(self, run: RunId) -> None:
-        if run in self._accused or evidence.accuses_coordinator(self._cases, run):
+        if run in self._accused or evidence.COORDINATOR in evidence.accused(self._cases, run):
             self._accused.add(run)
             raise CoordinatorAccusedError(run)
 
