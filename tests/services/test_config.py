@@ -108,6 +108,16 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert set(caught.value.keys) == {"run.round", "run.rounds", "local.step", "local.steps"}
 
 
+def test_a_noised_sum_is_not_recomputed() -> None:
+    """Whoever recomputes would see it without its noise; other plans may have it."""
+    table = "[recompute]\nredundancy = 2\n"
+    private = "[privacy]\nmode = '{}'\nadjacency = 'zero_out'\nclip = 1.0\ndelta = 1e-6\nz = 1.0\n"
+    assert parse_run(RUN + table).recompute.redundancy == 2
+    assert parse_run(RUN + table + private.format("silo")).recompute.redundancy == 2
+    with pytest.raises(ConfigError, match=r"recompute.redundancy = 0 with privacy.mode"):
+        parse_run(RUN + table + private.format("central"))
+
+
 def test_a_silo_needs_data_exactly_for_the_built_in_task() -> None:
     """An own factory reads its own data."""
     assert parse_silo(SILO).task == "tabular"

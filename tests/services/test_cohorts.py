@@ -1,0 +1,91 @@
+"""Who is invited: connected, enrolled, willing, and no suspect."""
+
+import pytest
+
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from secagg.blame import Suspect
+from secagg.evidence import Evidence, EvidenceKind
+from secagg.ids import RunId
+from secagg.messages import Complaint
+from secagg.parameters import VectorSpec, meta
+from secagg.testing import make_federation, make_parameters
+from services.coordinator.cohorts import Cohorts, asked_n_c
+from services.coordinator.hub import Hub
+
+FEDERATION = make_federation(6)
+PLAN = TrainingPlan(
+    task=TaskPlan(name="fl.testing:toy_task"),
+    local=LocalPlan(local_steps=1, learning_rate=0.1),
+    rounds=2,
+    max_silos=5,
+)
+
+
+@pytest.fixture
+def cohorts() -> Cohorts:
+    """Five silos of six are enrolled; all but the second are connected."""
+    hub = Hub(roster=FEDERATION.roster)
+    for seat in FEDERATION.roster.seats:
+        if seat.index != 2:
+            hub.presence.hello(seat.silo, bytes(16))
+    return Cohorts(run=RunId(bytes(16)), plan=PLAN, hub=hub, redundancy=0, enrolled=(1, 2, 3, 4, 5))
+
+
+def present(cohorts: Cohorts, *, ahead: bool = False) -> list[int]:
+    """The seats that would be invited."""
+    return [seat.index for seat in cohorts.present(ahead=ahead)]
+
+
+def complaint(seat: int, dealer: int) -> Complaint:
+    """One end of a quarrel about the other's shares."""
+    return Complaint(setup=bytes(32), seat=seat, dealer=dealer, reason="A4_BAD_SHARE")
+
+
+def proof(seat: int) -> Evidence:
+    """A case, whatever it is worth."""
+    parameters = make_parameters(
+        FEDERATION.roster, VectorSpec(segments=(meta("count", 1, bound=9),))
+    )
+    return Evidence(
+        kind=EvidenceKind.BAD_REVEALER, accused=seat, parameters=parameters, statements=()
+    )
+
+
+def test_a_refusal_counts_for_the_run(cohorts: Cohorts) -> None:
+    """It is named with the silo's own reason."""
+    assert present(cohorts) == [1, 3, 4, 5]
+    cohorts.refusals[4] = "A1_POLICY_REFUSED: n_c"
+    assert present(cohorts) == present(cohorts, ahead=True) == [1, 3, 5]
+    assert cohorts.missing() == "silo-2, silo-4; silo-4 says A1_POLICY_REFUSED: n_c"
+
+
+def test_a_doubt_counts_for_the_round(cohorts: Cohorts) -> None:
+    """Of the dealer or of the accuser; the next round may be opened ahead with them."""
+    dealer = Suspect(seat=1, complaint=complaint(5, 1))
+    accuser = Suspect(seat=5, complaint=complaint(5, 3))
+    assert cohorts.suspect([dealer]) == {
+        1: "left out of this round: silo-5 says that its shares are bad"
+    }
+    told = cohorts.suspect([dealer, accuser])
+    assert told == {5: "left out of this round: nobody else has found silo-3's shares bad"}
+    assert (present(cohorts), present(cohorts, ahead=True)) == ([3, 4], [1, 3, 4, 5])
+    cohorts.begin_round()
+    assert (present(cohorts), cohorts.left_out) == ([1, 3, 4, 5], {})
+
+
+def test_a_proof_counts_from_then_on(cohorts: Cohorts) -> None:
+    """It takes the place of a doubt."""
+    cohorts.suspect([Suspect(seat=5, complaint=complaint(5, 3))])
+    told = cohorts.suspect([Suspect(seat=5, evidence=proof(5))])
+    assert told == {}, "left out before"
+    cohorts.begin_round()
+    assert present(cohorts) == present(cohorts, ahead=True) == [1, 3, 4]
+    assert cohorts.missing() == (
+        "silo-2, silo-5; silo-5 is left out: there is evidence against it (bad revealer); see "
+        "`secagg transcript verify`"
+    )
+
+
+def test_three_silos_are_safe_against_nobody() -> None:
+    """So none of them may see what the coordinator sees."""
+    assert [asked_n_c(make_federation(n).roster, PLAN) for n in (3, 4, 7)] == [0, 1, 2]
