@@ -19,7 +19,6 @@ from secagg.messages import (
     Advertise,
     MaskedInput,
     Result,
-    RoundOpen,
     ServerMessage,
     Share,
     SiloMessage,
@@ -63,7 +62,6 @@ class AttemptDriver:
     append: Callable[[bytes], None]
     settle: "Callable[[AttemptDriver, Aggregate], Awaitable[None]]"
     log: Logger
-    open_message: RoundOpen | None = None
     _handled: set[bytes] = field(default_factory=set)
 
     def has_handled(self, message: bytes) -> bool:
