@@ -222,12 +222,17 @@ def private_spec(plan: "TrainingPlan", privacy: PrivacyPlan, name: str, size: in
     if privacy.mode not in GRID_MODES:
         segment = bulk(name, size, value_bits=plan.first_value_bits, n_max=plan.max_silos)
         return VectorSpec(segments=(segment, *_metric_segments(plan, privacy)))
+    return grid_spec(privacy, name, plan.max_silos)
+
+
+def grid_spec(privacy: PrivacyPlan, name: str, n_max: int) -> VectorSpec:
+    """Return what a release on the plan's grid sums over at most n_max silos."""
     reach = privacy.max_units_per_silo * bound_on_grid(privacy) + 1.0
     reach += _REACH_STDS * share_noise_std(privacy)
     bits = int(np.ceil(reach)).bit_length() + 1
     length = privacy.dimension + (privacy.padding or 0)
     kind = SegmentKind.NOISED if privacy.mode is Mode.CENTRAL else SegmentKind.BULK
-    segment = bulk(name, length, value_bits=bits, n_max=plan.max_silos, kind=kind)
+    segment = bulk(name, length, value_bits=bits, n_max=n_max, kind=kind)
     return VectorSpec(segments=(segment,))
 
 

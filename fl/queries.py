@@ -220,6 +220,21 @@ class StatisticsQuery:
             segments.append(meta(CATEGORIES, length, bound=_MAX_COUNT))
         return VectorSpec(segments=tuple(segments))
 
+    def require(self, table: Columns) -> int:
+        """Return how many rows a silo's table has.
+
+        Raises:
+            DataError: a column is not there, or the columns differ in length.
+        """
+        names = self._names
+        absent = [name for name in names if name not in table]
+        if absent:
+            raise DataError(f"the table has no column {', '.join(map(repr, absent))}")
+        rows = {len(table[name]) for name in names}
+        if len(rows) != 1:
+            raise DataError("the table's columns differ in length")
+        return rows.pop()
+
     def values(self, table: Columns, n_max: int) -> dict[str, IntVector]:
         """Return a silo's answer as the integers of the segments.
 
@@ -230,20 +245,14 @@ class StatisticsQuery:
         Raises:
             DataError: a column is not there, or its sums are too large; names it.
         """
-        names = self._names
-        absent = [name for name in names if name not in table]
-        if absent:
-            raise DataError(f"the table has no column {', '.join(map(repr, absent))}")
-        rows = {len(table[name]) for name in names}
-        if len(rows) != 1:
-            raise DataError("the table's columns differ in length")
+        rows = self.require(table)
         numbers = [np.asarray(table[one.name], dtype=np.float64) for one in self.numeric]
         present = [column[~np.isnan(column)] for column in numbers]
         texts = [[str(value) for value in table[one.name]] for one in self.categorical]
         missing = [len(c) - len(p) for c, p in zip(numbers, present, strict=True)]
         missing += [sum(not value for value in column) for column in texts]
         values = {
-            ROWS: np.array([rows.pop()], dtype=np.int64),
+            ROWS: np.array([rows], dtype=np.int64),
             MISSING: np.array(missing, dtype=np.int64),
         }
         if self.numeric:

@@ -4,12 +4,14 @@ Every sum goes through secagg's state machines, as a real federation's would. Qu
 federation are not here: a coordinator plans training runs only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dp.plan import PrivacyPlan
+from dp.rng import NoiseSource, NoiseStream
 from fl.advisor import (
     Advice,
     Circumstances,
@@ -22,6 +24,7 @@ from fl.advisor import (
 from fl.csvfile import CsvFile
 from fl.errors import DataError, PlanError, RunStateError, SchemaError
 from fl.ports import FloatVector
+from fl.private_queries import noised_answer, query_spec, released
 from fl.queries import Columns, StatisticsQuery, StatisticsResult
 from fl.statistics import IntVector
 from secagg.canonical import u64
@@ -73,6 +76,33 @@ def ask(
     return query.result(_summed(query, query.spec(n_max), values, number=1, seed=seed))
 
 
+def ask_privately(
+    query: StatisticsQuery,
+    tables: Mapping[str, Columns],
+    plan: PrivacyPlan,
+    *,
+    seed: int = 0,
+    noise: Callable[[], NoiseSource] = NoiseStream,
+) -> StatisticsResult:
+    """Return a query's noised answer; whoever owns the tables has charged it before.
+
+    Args:
+        query: the columns.
+        tables: silo name to its table; three at least.
+        plan: by `fl.private_queries.query_plan`.
+        seed: of the simulated keys and masks, never of the noise.
+        noise: gives each silo a fresh source.
+
+    Raises:
+        DataError: a table does not fit the query or the plan.
+        RunStateError: the sum failed; says why.
+    """
+    values = {name: noised_answer(query, table, plan, noise()) for name, table in tables.items()}
+    spec = query_spec(plan, len(tables))
+    total = _summed(query, spec, values, number=1, seed=seed, privacy=plan)
+    return released(query, total, plan)
+
+
 def advice(
     query: StatisticsQuery,
     tables: Mapping[str, Columns],
@@ -119,18 +149,23 @@ def _summed(
     *,
     number: int,
     seed: int,
+    privacy: PrivacyPlan | None = None,
 ) -> Mapping[str, IntVector]:
     """Return one secure sum; the query stands for the plan that all have agreed on."""
     if len(values) < 3:
         raise DataError(f"a secure sum needs three silos at least, got {len(values)}")
     names, document = sorted(values), query.document()
     federation = make_federation(len(names), seed=seed)
+    private: dict[str, object] = {}
+    if privacy is not None:
+        private = {"n_c": privacy.n_c, "h_dp": privacy.h_dp, "dp": privacy.to_bytes()}
     parameters = make_parameters(
         federation.roster,
         spec,
         kind="statistics",
         round=number,
         training_plan=plan_hash(document),
+        **private,
     )
     outcome = RoundHarness(
         federation=federation,

@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -23,22 +23,99 @@ Query = Annotated[
     ),
 ]
 Data = Annotated[list[Path], typer.Option("--data", help="One CSV file a silo, three at least.")]
+DataOrSilos = Annotated[
+    list[Path] | None, typer.Option("--data", help="One CSV file a silo, three at least.")
+]
 _QUARTILES = (0.25, 0.5, 0.75)
 
 
 @app.command(
     epilog="Example: secagg stats describe -q columns.toml --data a.csv --data b.csv --data c.csv"
 )
-def describe(query: Query, data: Data, as_json: AsJson = False) -> None:
+def describe(
+    query: Query,
+    data: DataOrSilos = None,
+    *,
+    silo: Annotated[
+        list[Path] | None,
+        typer.Option("--silo", help="Instead of --data: a silo's settings, silo.toml, each."),
+    ] = None,
+    z: Annotated[
+        float | None, typer.Option("--z", help="Noise multiplier: one charged, noised release.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="With --z.")] = 1e-6,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="With --z: add_remove, zero_out or replace_one.")
+    ] = "",
+    most_rows: Annotated[
+        int, typer.Option("--most-rows", min=1, help="With --z: the most rows of a silo, public.")
+    ] = 10_000,
+    as_json: AsJson = False,
+) -> None:
     """Print counts, means, variances, histograms and quartiles over all silos, from one sum.
 
     A [[numeric]] table has name, low, high and bins; a [[categorical]] one name and categories.
+    With --silo and --z the sum carries noise and every silo's data set is charged for it.
     """
-    from fl.survey import ask
+    from services.errors import ConfigError
 
     asked = _query(query)
-    result = ask(asked, _tables(asked, data))
-    show(_facts(result), _text(result), as_json=as_json)
+    if (data is None) == (silo is None) or (z is not None and silo is None):
+        raise ConfigError("expected --data or --silo, one of them; --z goes with --silo")
+    if data is not None:
+        from fl.survey import ask
+
+        result = ask(asked, _tables(asked, data))
+        show(_facts(result), _text(result), as_json=as_json)
+        return
+    assert silo is not None  # one of the two, see above
+    wanted = None if z is None else _Noise(z, delta, adjacency, most_rows)
+    result, facts = _ask_silos(asked, silo, wanted)
+    words = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in facts.items()]
+    show(_facts(result) | facts, "\n".join([*words, _text(result)]), as_json=as_json)
+
+
+class _Noise(NamedTuple):
+    """What a private query says of its noise."""
+
+    z: float
+    delta: float
+    adjacency: str
+    most_rows: int
+
+
+def _ask_silos(
+    query: "StatisticsQuery", settings: list[Path], noise: _Noise | None
+) -> "tuple[StatisticsResult, dict[str, float]]":
+    """The answer of silos with settings of their own, and what it cost."""
+    from dp.plan import Adjacency
+    from dp.trust import plan_epsilon
+    from fl.private_queries import count_noise, query_plan
+    from fl.survey import ask, ask_privately
+    from secagg.ids import RunId
+    from secagg.rng import SystemRng
+    from services.config import SiloConfig, load_config
+    from services.errors import ConfigError
+    from services.silo.statistics import asked_silo, charge_query, require_no_budget
+
+    silos = [asked_silo(load_config(path, SiloConfig), query) for path in settings]
+    tables = {one.name: one.table for one in silos}
+    if noise is None:
+        require_no_budget(silos)
+        return ask(query, tables), {}
+    if noise.adjacency not in set(Adjacency):
+        raise ConfigError(f"--adjacency: expected one of {', '.join(Adjacency)}")
+    plan = query_plan(
+        query,
+        silos=len(tables),
+        z=noise.z,
+        delta=noise.delta,
+        most_rows=noise.most_rows,
+        adjacency=Adjacency(noise.adjacency),
+    )
+    charge_query(silos, plan, RunId(SystemRng().bytes(16)))
+    facts = {"epsilon": plan_epsilon(plan).eps, "std_of_a_count": count_noise(query, plan)}
+    return ask_privately(query, tables, plan), facts
 
 
 @app.command(
