@@ -4,9 +4,11 @@ The silo decides which task it serves: a plan that wants another one is refused,
 taken from the coordinator.
 """
 
+from dp.plan import Unit
 from fl.errors import PlanError
 from fl.plan import TABULAR, TrainingPlan
 from fl.ports import LocalTask
+from fl.privacy import privacy_of
 from services.config import SiloConfig
 
 
@@ -22,6 +24,7 @@ def build_task(plan: TrainingPlan, config: SiloConfig) -> LocalTask:
     if config.task == TABULAR:
         from fl.training.tabular import TabularTask
 
+        _check_unit(plan, config)
         assert config.data is not None  # SiloConfig demands it with this task
         return TabularTask.from_csv(plan.task.settings, config.data.file)
     from fl.training.custom import load_task
@@ -33,3 +36,19 @@ def build_task(plan: TrainingPlan, config: SiloConfig) -> LocalTask:
             "what the plan fixes is not the silo's to change"
         )
     return load_task(config.task, {**plan.task.settings, **config.settings})
+
+
+def _check_unit(plan: TrainingPlan, config: SiloConfig) -> None:
+    """A table's row stands for a patient only where no patient has more than one.
+
+    Raises:
+        PlanError: the silo's settings say that patients have several rows.
+    """
+    privacy, budget = privacy_of(plan), config.privacy
+    is_of_patients = privacy is not None and privacy.unit is Unit.PATIENT
+    if is_of_patients and budget is not None and budget.records_per_unit > 1:
+        raise PlanError(
+            f"a patient has up to {budget.records_per_unit} rows here, and this plan takes each "
+            "row for a patient: it would promise too much. Plan for the unit record, which is "
+            "converted, or serve an own task with unit_of"
+        )
