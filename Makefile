@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: help install demo test slow e2e cov check docs stubs bench chaos load clean
+.PHONY: help install demo test slow e2e cov check docs stubs bench chaos load soak clean
 
 help:
 	@echo 'make demo    a federation of five silos on this machine, over mTLS, on real data'
@@ -21,6 +21,7 @@ help:
 	@echo 'make stubs   regenerate services/wire/v1 from proto/'
 	@echo 'make bench   masking and round benchmarks, one line of JSON each'
 	@echo 'make load    200 silos with a certificate and a connection each, on one coordinator'
+	@echo 'make soak    200 rounds of 20 silos that vanish in every phase; memory, files and disk must be flat'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
 	@echo 'make chaos   kill processes of a federation and compare its models with a replay; CHAOS="--short" in CI'
 	@echo 'make reproduce  published tables, theirs beside ours, 10 min; SHORT=1 two minutes; DATA=../shared/data'
@@ -81,6 +82,11 @@ chaos: $(INSTALLED)
 
 load: $(INSTALLED)
 	$(BIN)/python -m bench.load
+
+SOAK_ROUNDS ?= 200
+
+soak: $(INSTALLED)
+	$(BIN)/python -m bench.soak --rounds $(SOAK_ROUNDS)
 
 clean:
 	rm -rf .venv .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -14,10 +14,11 @@ import dp.errors
 import fl.errors
 import secagg.errors
 import services.errors
+import services.silo.node
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENT: Final = ROOT / "docs" / "operations.md"
-MODULES: Final = (services.errors, secagg.errors, fl.errors, dp.errors)
+MODULES: Final = (services.errors, secagg.errors, fl.errors, dp.errors, services.silo.node)
 _NAMED: Final = re.compile(r'remote_code="([A-Z_]+)"')
 
 # Names that say more than their class's own code, with what they mean.
@@ -109,6 +110,7 @@ ACTIONS: Final = {
     "WeightError": "Raise `n_cap` or correct the silo's data.",
     "SchemaError": "Make the silo's file fit the schema; its own log names the column.",
     "DataError": "Correct the silo's file; its own log says where.",
+    "CoordinatorAccusedError": _ACCUSE,
     "NoRoomError": _ROOM,
     "VariateLostError": "Nothing: a refresh round gives the silo a new one.",
     "RunStateError": "Look at the run with `secagg run show`.",

@@ -53,6 +53,7 @@ class AttemptDriver:
         store: the attempt's vectors.
         append: writes a journal record; it is on disk when this returns.
         settle: takes the server's step on a checked sum.
+        recall: gives the round as the journal remembers it.
     """
 
     attempt: AttemptId
@@ -61,6 +62,7 @@ class AttemptDriver:
     link: Link
     append: Callable[[bytes], None]
     settle: "Callable[[AttemptDriver, Aggregate], Awaitable[None]]"
+    recall: Callable[[], RecalledRound]
     log: Logger
     _handled: set[bytes] = field(default_factory=set)
 
@@ -113,8 +115,12 @@ class AttemptDriver:
             try:
                 await self.link.download(reference, self.store)
             except RemoteError:
-                # A sum of long ago may be gone at the coordinator.
-                if isinstance(self.round, SiloRound) or not self.round.can_do_without(message):
+                # A sum of long ago may be gone at the coordinator. Where this silo is not in it,
+                # the certificate alone settles what it has submitted, as after a restart.
+                recalled = self.recall() if isinstance(self.round, SiloRound) else self.round
+                if recalled.can_do_without(message):
+                    self.round = recalled
+                else:
                     self._handled.discard(_digest(message.encode()))  # told again, it may succeed
                     raise
         try:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -367,7 +368,10 @@ class SiloNode:
     def _recall(self, attempt: AttemptId) -> AttemptDriver:
         """A round of which only the journal is left."""
         store = FileVectorStore(self._folder(attempt))
-        protocol = RecalledRound(
+        return self._make_driver(attempt, self._recalled(attempt, store), store)
+
+    def _recalled(self, attempt: AttemptId, store: FileVectorStore) -> RecalledRound:
+        return RecalledRound(
             attempt,
             seat=self.seat,
             identity=self.identity,
@@ -375,7 +379,6 @@ class SiloNode:
             history=self.history,
             store=store,
         )
-        return self._make_driver(attempt, protocol, store)
 
     def _make_driver(
         self, attempt: AttemptId, protocol: SiloRound | RecalledRound, store: FileVectorStore
@@ -387,6 +390,7 @@ class SiloNode:
             link=self.link,
             append=self.store.append_journal,
             settle=self._settle,
+            recall=partial(self._recalled, attempt, store),
             log=self.log.bind(run=attempt.run.hex, round=attempt.round, attempt=attempt.attempt),
         )
 

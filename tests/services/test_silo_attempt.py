@@ -12,6 +12,7 @@ from secagg.messages import Keys, RoundOpen, decode_message, plan_hash, signed
 from secagg.parameters import VectorSpec, bulk
 from secagg.policy import SiloPolicy
 from secagg.ports import VectorStore
+from secagg.recall import RecalledRound
 from secagg.silo import SiloRound
 from secagg.testing import SeededRng, make_federation, make_parameters
 from services.errors import InvalidRequestError
@@ -53,12 +54,13 @@ class Line(Link):
 def make_driver(folder: Path, line: Line) -> AttemptDriver:
     """A silo's attempt that has not begun."""
     store = FileVectorStore(folder)
+    history = SiloHistory()
     protocol = SiloRound(
         seat=1,
         identity=FEDERATION.identities[1],
         roster=FEDERATION.roster,
         policy=SiloPolicy(),
-        history=SiloHistory(),
+        history=history,
         store=store,
         rng=SeededRng("1"),
     )
@@ -75,6 +77,14 @@ def make_driver(folder: Path, line: Line) -> AttemptDriver:
         link=line,
         append=journal.append,
         settle=settle,
+        recall=lambda: RecalledRound(
+            PARAMETERS.attempt_id,
+            seat=1,
+            identity=FEDERATION.identities[1],
+            roster=FEDERATION.roster,
+            history=history,
+            store=store,
+        ),
         log=get_logger("test"),
     )
 
