@@ -69,7 +69,7 @@ def test_silos_that_are_killed_in_one_phase(stage: Stage, point: str) -> None:
         for name in victims:
             stage.children[name].kill()
         # Not at once: what the restart itself costs shall be over.
-        number = stage.wait_until(lambda _: True).summary.rounds_done + 12
+        number = stage.wait_until(lambda _: True).summary.rounds_done + 8
         stage.start(*victims, fault=f"{point}@{number}=kill")
         for name in victims:
             assert stage.children[name].wait(timeout_s=LONG_S) == -9
