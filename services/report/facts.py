@@ -155,7 +155,9 @@ def _read(entries: Sequence[Entry]) -> Facts:
                 pass
         if book.account is not None and entry.kind in _SPENDING:
             total = book.account.filter.epsilon(one.event for one in book.live)
-            facts.spending.append((entry.seq, total))
+            # An abort without proof gives nothing back.
+            if entry.kind is not Kind.ROUND_ABORT or total != facts.spent:
+                facts.spending.append((entry.seq, total))
     return facts
 
 

@@ -44,7 +44,7 @@ _RELATIONS: Final = {
 }
 _LINES: Final = (
     ("nobody_colludes", "against everybody who sees the released models and sums"),
-    ("coordinator_colludes", "against the coordinator together with {n_c} silos"),
+    ("coordinator_colludes", "against the coordinator together with {n_c} of the silos"),
     ("aggregation_fails", "if secure aggregation failed wholly"),
 )
 _FALSE_ALARMS: Final = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -192,8 +192,8 @@ def _assumed(plan: PrivacyPlan) -> list[tuple[str, str]]:
     if plan.is_ring:
         found.append(
             (
-                f"At most {plan.n_c} silos collude with the coordinator; at least {plan.h_dp} "
-                "others added their share of noise. The padding test finds faults, not malice",
+                f"At most {plan.n_c} of the silos collude with the coordinator; at least "
+                f"{plan.h_dp} others added their share of noise. The padding test finds faults, not malice",
                 "the silos together",
             )
         )

@@ -57,13 +57,19 @@ class Plot:
         parts = [
             f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(self.title)}">'
         ]
+        shown: set[float] = set()
         for tick in range(_TICKS + 1):
             y = top / 1.08 * tick / _TICKS
             x = left + width * tick / _TICKS
+            if self.is_step:  # releases are counted
+                x = float(min(round(x), right))
             start, end = place(left, y), place(right, y)
             parts.append(_line(start, end, "grid"))
             across, down = start.split(",")
             parts.append(_text(float(across) - 6, float(down) + 4, f"{y:.3g}", "end"))
+            if x in shown:
+                continue
+            shown.add(x)
             across, down = place(x, 0.0).split(",")
             parts.append(_text(float(across), float(down) + 16, f"{x:.4g}", "middle"))
         if self.limit is not None:
@@ -88,12 +94,12 @@ def bars(title: str, rows: Sequence[tuple[str, float, float]]) -> str:
     for place, (name, value, limit) in enumerate(rows):
         down = 34 * place + 8
         share = min(value / limit, 1.0) if limit > 0 else 0.0
-        parts.append(f'<rect class="room" x="200" y="{down}" width="400" height="18"/>')
+        parts.append(f'<rect class="room" x="200" y="{down}" width="330" height="18"/>')
         parts.append(
-            f'<rect class="bar" x="200" y="{down}" width="{400 * share:.1f}" height="18"/>'
+            f'<rect class="bar" x="200" y="{down}" width="{330 * share:.1f}" height="18"/>'
         )
         parts.append(_text(194, down + 13, name, "end"))
-        parts.append(_text(606, down + 13, f"{value:.3g} / {limit:.3g}", "start"))
+        parts.append(_text(536, down + 13, f"{value:.3g} / {limit:.3g}", "start"))
     return "".join([*parts, "</svg>"])
 
 

@@ -113,7 +113,7 @@ def test_the_page_says_what_is_promised_spent_and_assumed(tmp_path: Path) -> Non
     assert "&lt;with markup&gt;" in page
     for words in ("(enforced)", "if secure aggregation failed wholly", "one patient", "1.0000"[:2]):
         assert words in page
-    assert "At most 1 silos collude" in page
+    assert "At most 1 of the silos collude" in page
     assert f"{facts.spent:.4f}" in page
     claimed = facts.plans[0].claimed
     assert claimed["nobody_colludes"] < claimed["enforced"] < claimed["aggregation_fails"]
