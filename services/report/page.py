@@ -193,7 +193,8 @@ def _assumed(plan: PrivacyPlan) -> list[tuple[str, str]]:
         found.append(
             (
                 f"At most {plan.n_c} of the silos collude with the coordinator; at least "
-                f"{plan.h_dp} others added their share of noise. The padding test finds faults, not malice",
+                f"{plan.h_dp} others added their share of noise. The padding test finds faults, "
+                "not malice",
                 "the silos together",
             )
         )
@@ -290,7 +291,10 @@ def _operating_curve(facts: Facts) -> list[str]:
 def _events(facts: Facts) -> list[str]:
     rows = [
         _row(
-            f"{one.round}.{one.attempt}", one.purpose, event_text(one.event), event_text(one.local)
+            f"{one.round}.{one.attempt + 1}",
+            one.purpose,
+            event_text(one.event),
+            event_text(one.local),
         )
         for one in facts.charges
     ]
