@@ -9,13 +9,14 @@ from typer.testing import CliRunner
 
 from secagg import messages
 from secagg.evidence import Evidence, EvidenceKind, two_statements
+from secagg.ids import RunId
 from secagg.parameters import VectorSpec, meta
 from secagg.roster import SignedRoster
 from secagg.testing import make_federation, make_parameters
 from services.cli.main import app
 from services.enrollment.roster_file import Trust, save_signed, save_trust
 from services.errors import CorruptError
-from services.evidence import keep_evidence, load_evidence
+from services.evidence import COORDINATOR, SUFFIX, accused, keep_evidence, load_evidence
 from services.observe.logs import get_logger
 
 FEDERATION = make_federation(4)
@@ -72,6 +73,18 @@ def test_a_case_is_written_once_and_read_back(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
     keep_evidence(tmp_path / "nothing", (), LOG)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_who_is_accused_is_read_from_the_files(tmp_path: Path) -> None:
+    """Of one run or of all; after a restart they are all that is left. Damage is an error."""
+    other = RunId(bytes(16))
+    keep_evidence(tmp_path, [case()], LOG)
+    assert accused(tmp_path) == accused(tmp_path, PARAMETERS.run) == {COORDINATOR: "equivocation"}
+    assert accused(tmp_path, other) == accused(tmp_path / "nothing") == {}
+    (tmp_path / f"{other.hex}-1-0-00{SUFFIX}").write_bytes(b"rubbish")
+    assert accused(tmp_path, PARAMETERS.run)
+    with pytest.raises(CorruptError, match="expected an evidence file"):
+        accused(tmp_path)
 
 
 @pytest.mark.parametrize(
