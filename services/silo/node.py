@@ -10,6 +10,7 @@ import asyncio
 import shutil
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -283,9 +284,10 @@ class SiloNode:
         self._accused.add(run)
         for attempt, driver in list(self._live.items()):
             if attempt.run == run and not driver.is_over:
-                await self._refuse(driver, CoordinatorAccusedError(run))
-                driver.store.close()
                 del self._live[attempt]
+                driver.store.close()
+                with suppress(RemoteError):  # the attempt may be over there
+                    await self._refuse(driver, CoordinatorAccusedError(run))
 
     async def _on_ledger(self, attempt: AttemptId, notice: LedgerNotice) -> None:
         """Take what the coordinator's privacy ledger has come to, and answer with its head."""
