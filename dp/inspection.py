@@ -215,8 +215,7 @@ class Inspection:
         self._found.need(seq, key not in self._keys_charged, "this release was charged before")
         self._keys_charged.add(key)
         event = read_event(body["event"])
-        if entry["kind"] == "ROUND_INTENT":
-            self._against_plan(seq, body, event)
+        self._against_plan(seq, body, event)
         self._conversion(seq, body, event)
         self._same(seq, "eps_before", body, self._spent)
         scopes = _scopes(entry)

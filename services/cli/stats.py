@@ -1,5 +1,6 @@
 """`secagg stats`: what silos' tables look like together, and which algorithm to start with."""
 
+import hashlib
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -96,7 +97,12 @@ def _ask_silos(
     from secagg.rng import SystemRng
     from services.config import SiloConfig, load_config
     from services.errors import ConfigError
-    from services.silo.statistics import asked_silo, charge_query, require_no_budget
+    from services.silo.statistics import (
+        AskedQuery,
+        asked_silo,
+        charge_query,
+        require_no_budget,
+    )
 
     silos = [asked_silo(load_config(path, SiloConfig), query) for path in settings]
     tables = {one.name: one.table for one in silos}
@@ -113,7 +119,8 @@ def _ask_silos(
         most_rows=noise.most_rows,
         adjacency=Adjacency(noise.adjacency),
     )
-    charge_query(silos, plan, RunId(SystemRng().bytes(16)))
+    digest = hashlib.sha256(query.document()).hexdigest()
+    charge_query(silos, plan, AskedQuery(query_id=RunId(SystemRng().bytes(16)), digest=digest))
     facts = {"epsilon": plan_epsilon(plan).eps, "std_of_a_count": count_noise(query, plan)}
     return ask_privately(query, tables, plan), facts
 

@@ -6,7 +6,7 @@ coordinators bring, name this silo among the survivors of releases. Each of thos
 or in another data set's ledger; if not, it is charged again, whether or not it still fits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,16 +89,22 @@ class DataSet:
         for run in _run_ledgers(self.copies):
             self.recover(run)
 
-    def commit(self, found: Entry) -> None:
-        """Freeze a plan in this ledger, too, with a reference to the run's PLAN_COMMIT."""
+    def follow(self, found: Entry) -> None:
+        """Freeze a run's plan in this ledger, too, with a reference to the run's PLAN_COMMIT."""
+        self.commit({**found.body, "refers": found.entry_hash}, found.run_id)
+
+    def commit(self, body: Mapping[str, Json], run_id: str) -> None:
+        """Freeze a plan, unless it stands here already.
+
+        Args:
+            body: of PLAN_COMMIT.
+            run_id: of the run or query that it is for, in hex.
+        """
         while True:
             self.budget.refresh()
-            if plan_entry(self.ledger, str(found.body.get("plan_digest"))) is not None:
+            if plan_entry(self.ledger, str(body.get("plan_digest"))) is not None:
                 return
-            body = {**found.body, "refers": found.entry_hash}
-            entry = self.ledger.draft(
-                Kind.PLAN_COMMIT, body, time_utc=self.stamp(), run_id=found.run_id
-            )
+            entry = self.ledger.draft(Kind.PLAN_COMMIT, body, time_utc=self.stamp(), run_id=run_id)
             with suppress(LedgerConflictError):  # another process was first: look again
                 self.budget.append(entry.signed_by(self.party))
 
@@ -125,7 +131,7 @@ class DataSet:
                 attempt=attempt,
                 epsilon=self.budget.account.epsilon,
             )
-            self.commit(committed)
+            self.follow(committed)
             self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
 
     def _is_new(self) -> bool:

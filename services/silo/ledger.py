@@ -146,7 +146,7 @@ class SiloLedgers:
             assert data_set is not None  # `check_round` has looked
             found = plan_entry(self._copy(parameters.run), privacy.digest.hex())
             assert found is not None  # likewise
-            data_set.commit(found)
+            data_set.follow(found)
             try:
                 data_set.budget.charge(self._intent(parameters, privacy), time_utc=self._stamp())
             except BudgetExceededError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dp.account import Intent, intent_for
 from dp.budget import Deny
+from dp.commitments import plan_commit_body
 from dp.errors import BudgetExceededError, PrivacyError
 from dp.plan import PrivacyPlan
 from fl.errors import BudgetExhaustedError, LedgerRefusedError
@@ -81,13 +82,26 @@ def require_no_budget(silos: Sequence[AskedSilo]) -> None:
             )
 
 
-def charge_query(silos: Sequence[AskedSilo], plan: PrivacyPlan, query_id: RunId) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuery:
+    """A query for the ledgers.
+
+    Attributes:
+        query_id: its own, as a run has one.
+        digest: SHA-256 of its document, in hex.
+    """
+
+    query_id: RunId
+    digest: str
+
+
+def charge_query(silos: Sequence[AskedSilo], plan: PrivacyPlan, query: AskedQuery) -> None:
     """Charge every silo that has a budget, or none.
 
     Args:
         silos: whom the query asks; each has a budget.
         plan: of the query.
-        query_id: its own, for the ledgers.
+        query: which one.
 
     Raises:
         BudgetExhaustedError: it would pass a limit; nothing was charged.
@@ -101,7 +115,7 @@ def charge_query(silos: Sequence[AskedSilo], plan: PrivacyPlan, query_id: RunId)
         try:
             intent = intent_for(
                 plan,
-                run_id=query_id.hex,
+                run_id=query.query_id.hex,
                 round_number=0,
                 purpose=PURPOSE,
                 epsilon=budget.account.epsilon,
@@ -112,7 +126,10 @@ def charge_query(silos: Sequence[AskedSilo], plan: PrivacyPlan, query_id: RunId)
         if isinstance(decision, Deny):
             raise BudgetExhaustedError(f"{one.name}: {decision.reason}")
         charges.append((one.data_set, intent))
+    names, floor = sorted(one.name for one in silos), plan.n_c + plan.h_dp
+    body = plan_commit_body(plan, silos=names, threshold=floor, floor=floor, manifest=query.digest)
     for data_set, intent in charges:
+        data_set.commit(body, query.query_id.hex)
         try:
             data_set.budget.charge(intent, time_utc=data_set.stamp(), metric=True)
         except BudgetExceededError as error:  # another process was faster
