@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -390,6 +391,16 @@ def test_silent_and_slow_lines_are_closed_by_the_coordinator(world: World) -> No
                     pass
 
 
+def is_closed(line: socket.socket) -> bool:
+    """Whether the other end has closed this line, which does not block."""
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
 def test_lines_beyond_the_limit_are_closed_at_once_and_the_rounds_go_on(world: World) -> None:
     """Thousands of connections: the coordinator holds two thousand at most."""
     run = world.start_run()
@@ -398,10 +409,12 @@ def test_lines_beyond_the_limit_are_closed_at_once_and_the_rounds_go_on(world: W
         for _ in range(2500):
             with suppress(OSError):
                 lines.append(held.enter_context(socket.create_connection(world.address, timeout=5)))
-        closed = 0
         for line in lines:
             line.setblocking(False)
-            with suppress(BlockingIOError, ConnectionResetError):
-                closed += line.recv(1) == b""
+        give_up = monotonic() + 60.0
+        while not (closed := sum(map(is_closed, lines))) and monotonic() < give_up:
+            time.sleep(0.1)  # a busy machine accepts them one after the other
+        files = sum(1 for _ in Path(f"/proc/{world.coordinator.process.pid}/fd").iterdir())
         world.round_seconds(run)
+    assert files < 2_300, "two thousand connections, and what the coordinator has open itself"
     assert closed > 0, f"of {len(lines)} connections none was closed"
