@@ -32,7 +32,7 @@ from fl.simulation import Dropouts
 from secagg.canonical import digest, text
 from secagg.phases import Phase
 
-SECONDS: Final = {False: 700.0, True: 40.0}
+SECONDS: Final = {False: 300.0, True: 40.0}
 
 _SILOS: Final = 10
 _GONE: Final = 3
