@@ -257,7 +257,7 @@ class Intake:
         seat = message.seat
         if seat not in self.shares or seat in self.late:
             raise RosterError(f"no masked vector is awaited from seat {seat}", silo=seat)
-        if not self.binding or message.binding != self.binding:
+        if message.binding != self.binding:  # empty before the state is known, as no digest is
             raise ReplayError("a vector was masked for another view of the round", silo=seat)
         wire = self._parameters.wire_spec
         sizes = (tuple(item.length for item in wire.segments), len(wire.chunks), wire.wire_bytes)

@@ -174,9 +174,9 @@ def _check_pair(claim: Claim, item: PairProof, boxes_root: bytes) -> None:
 
 def check_answer(claim: Claim, answer: ChunkAnswer, chunks: int) -> None:
     """Raise BadDisclosureError unless a shown chunk lies under the root that was signed for it."""
-    root = claim.roots.get(answer.of)
-    if root is None or answer.binding != claim.result.binding:
-        raise BadDisclosureError("a chunk of a vector was shown that is none of this sum's")
+    if answer.binding != claim.result.binding:
+        raise BadDisclosureError("a chunk of another sum was shown")
+    root = claim.roots.get(answer.of, b"")  # nothing lies under the root of no upload
     try:
         canonical.merkle_verify(root, chunks, answer.chunk, answer.data, answer.path)
     except MalformedMessageError as error:

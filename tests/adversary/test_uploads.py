@@ -58,11 +58,15 @@ class Pending:
 @pytest.fixture
 def pending() -> Pending:
     """Everybody has uploaded but the liar, which has withheld its message."""
-    kept: list[MaskedInput] = []
+    return _pending_with(LIAR)
+
+
+def _pending_with(*silent: int) -> Pending:
+    kept: dict[int, MaskedInput] = {}
 
     def withhold(seat: int, message: Message) -> Message | None:
-        if seat == LIAR and isinstance(message, MaskedInput):
-            kept.append(message)
+        if seat in silent and isinstance(message, MaskedInput):
+            kept[seat] = message
             return None
         return message
 
@@ -78,8 +82,8 @@ def pending() -> Pending:
     while harness._deliver_one():
         pass
     assert harness.server.phase is Phase.MASK
-    assert harness.server.awaited() == (LIAR,)
-    return Pending(harness, kept[0], harness.stores[LIAR])
+    assert harness.server.awaited() == silent
+    return Pending(harness, kept[LIAR], harness.stores[LIAR])
 
 
 def _finish(pending: Pending) -> None:
@@ -222,6 +226,17 @@ def test_late_and_an_upload_exclude_each_other(pending: Pending) -> None:
     pending.harness._to_server = None
     _finish(pending)
     _assert_sum(pending, 1, 2, 4, 5)
+
+
+def test_no_upload_after_going_late() -> None:
+    """Not even while others are still awaited: it has promised to send none."""
+    pending = _pending_with(LIAR, 5)
+    pending.send(Late(setup=pending.harness.silos[LIAR]._view.setup, seat=LIAR))
+    assert pending.harness.server.awaited() == (5,)
+    pending.put()
+    with pytest.raises(RosterError, match="no masked vector is awaited"):
+        pending.send(pending.upload)
+    assert pending.harness.server.awaited() == (5,)
 
 
 def test_values_beyond_their_range_end_the_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.prg import CHUNK_WORDS
 from secagg.ring import IntVector
+from secagg.sealing import commit_secret
 from secagg.secretbytes import Secret
 from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters
 from secagg.vectors import OpenedSum
@@ -54,10 +55,10 @@ CHUNKS = 5
 AUDITING = SiloPolicy(suites=frozenset({1, 4}), max_redundancy=2, own_chunks=1)
 
 
-def _round(
+def _harness(
     *, suite: int = 1, policies: Mapping[int, SiloPolicy] | None = None, **script: Any
-) -> tuple[RoundHarness, Outcome]:
-    harness = RoundHarness(
+) -> RoundHarness:
+    return RoundHarness(
         federation=FEDERATION,
         parameters=make_parameters(FEDERATION.roster, SPEC, suite=suite, redundancy=2),
         state=b"state",
@@ -65,6 +66,10 @@ def _round(
         policies=policies or dict.fromkeys(SEATS, AUDITING),
         **script,
     )
+
+
+def _round(**script: Any) -> tuple[RoundHarness, Outcome]:
+    harness = _harness(**script)
     return harness, harness.run()
 
 
@@ -323,6 +328,26 @@ def test_a_false_disclosure(name: str) -> None:
     assert all(_verified(harness)[seat] for seat in (1, 4, 5))
 
 
+def test_another_secret_with_a_commitment_to_it() -> None:
+    """The commitment must be the one under the dealer's share root, which is in the binding."""
+
+    def lie(seat: int, message: Message) -> Message:
+        if seat != 3 or not isinstance(message, Disclosure):
+            return message
+        first, *rest = message.opened
+        setup, secret = harness.server._intake.setup, Secret(bytes(32))
+        commitment = commit_secret("com-b", setup, first.seat, secret)
+        changed = replace(first, secret=secret, commitment_b=commitment)
+        return replace(message, opened=(changed, *rest))
+
+    harness = _harness(to_silo=lie)
+    errors = harness.run().silo_errors
+    assert list(errors) == [3]
+    assert type(errors[3]) is BadDisclosureError
+    assert "not the one it dealt" in str(errors[3])
+    assert harness.silos[3].evidence == []
+
+
 @pytest.mark.parametrize("flaw", ["missing", "another", "stripped", "another path"])
 @pytest.mark.parametrize("lost", [1, 5])
 def test_a_false_pair_in_a_disclosure(flaw: str, lost: int) -> None:
@@ -373,6 +398,49 @@ def test_a_false_chunk(name: str) -> None:
     assert list(outcome.silo_errors) == [3]
     assert type(outcome.silo_errors[3]) is BadDisclosureError
     assert harness.silos[3].evidence == []
+
+
+@pytest.mark.parametrize(("chunk", "of"), [(1, 0), (0, 1)])
+def test_a_true_chunk_that_was_not_asked_for(chunk: int, of: int) -> None:
+    """It lies under its owner's root, and would be compared with pieces of another place."""
+
+    def lie(seat: int, message: Message) -> Message:
+        if seat != 3 or not isinstance(message, ChunkAnswer):
+            return message
+        audit = harness.server._audit
+        assert audit is not None
+        other = messages.ChunkRequest(
+            binding=message.binding,
+            seat=seat,
+            chunk=(message.chunk + chunk) % CHUNKS,
+            of=(message.of + of) % (1 + len(SEATS)),
+        )
+        return audit.answer(other)
+
+    harness = _harness(to_silo=lie)
+    errors = harness.run().silo_errors
+    assert list(errors) == [3]
+    assert type(errors[3]) is BadDisclosureError
+    assert "another chunk was shown" in str(errors[3])
+    assert harness.silos[3].evidence == []
+
+
+def test_a_nonce_from_outside_u2() -> None:
+    """A silo that has dealt no shares has no say in who recomputes what."""
+    held: list[RecomputeNonce] = []
+
+    def hold(_seat: int, message: Message) -> Message | None:
+        if isinstance(message, RecomputeNonce):
+            held.append(message)
+            return None
+        return message
+
+    harness, _ = _round(to_server=hold, drop={5: Phase.SHARE})
+    assert [item.seat for item in held] == [1, 2, 3, 4]
+    unsigned = replace(held[0], seat=5, signature=b"")
+    foreign = messages.signed(unsigned, FEDERATION.identities[5])
+    with pytest.raises(BadDisclosureError, match="silos of U2"):
+        harness.server.receive(5, foreign, 0.0)
 
 
 def test_chunks_before_secrets_and_secrets_twice() -> None:
@@ -476,6 +544,8 @@ def test_nonces_are_awaited_of_those_that_are_there() -> None:
     disclosed, _ = serve.lost(5, 1.0)
     assert isinstance(disclosed, Broadcast)
     assert disclosed.seats == (1, 2, 3)
+    with pytest.raises(ReplayError, match="too late"):
+        serve.receive(4, nonces[3], 1.0)
     assert serve.lost(1, 2.0) == []
     serve.expire(700.0)
     assert (serve.is_shown, serve.awaited()) == (False, ())

@@ -3,7 +3,14 @@
 import pytest
 
 from secagg.errors import BadKeyError, BadSignatureError, ParameterError
-from secagg.keys import AgreementKey, IdentityKey, hkdf, mask_key_from_seed, verify
+from secagg.keys import (
+    AgreementKey,
+    IdentityKey,
+    check_encoding,
+    hkdf,
+    mask_key_from_seed,
+    verify,
+)
 from secagg.rng import SystemRng
 from secagg.secretbytes import Secret
 
@@ -62,3 +69,10 @@ def test_derived_keys_depend_on_every_argument() -> None:
                 hkdf(b"s", salt=b"T", info=b"i", length=48),
                 hkdf(b"s", salt=b"t", info=b"I", length=48)}) == 4  # fmt: skip
     assert hkdf(Secret(b"s"), salt=b"t", info=b"i", length=16) == base[:16]
+
+
+@pytest.mark.parametrize("key", [bytes(31), bytes(33), b"", b"\xff" * 32], ids=len)
+def test_a_key_has_one_encoding(key: bytes) -> None:
+    """32 bytes below the prime."""
+    with pytest.raises(BadKeyError, match="canonical encoding"):
+        check_encoding(key, silo=3)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from secagg.canonical import digest
 from secagg.errors import LocalProtocolError
 from secagg.parameters import VectorSpec, meta
 from secagg.testing import RoundHarness, make_federation, make_parameters
 from secagg.transcript import public_coins
+from tests.adversary.stage import Stage
 
 
 def test_everybody_has_the_attempt_s_coins() -> None:
@@ -33,7 +35,16 @@ def test_everybody_has_the_attempt_s_coins() -> None:
     assert len(seen) == 2
 
 
+def test_no_coins_between_the_keys_and_the_state() -> None:
+    """The state is part of what they are drawn from."""
+    stage = Stage(4)
+    stage.deliver()
+    with pytest.raises(LocalProtocolError, match="accepted state"):
+        _ = stage.silos[1].public_coins
+
+
 def test_coins_are_not_the_binding() -> None:
     """A digest under its own label: what they seed tells nothing about masks or tags."""
     assert public_coins(b"b" * 32) not in (b"b" * 32, public_coins(b"c" * 32))
     assert len(public_coins(b"b" * 32)) == 32
+    assert public_coins(b"b" * 32) == digest("public-coins", b"b" * 32)

@@ -127,3 +127,17 @@ def test_public_values_that_do_not_belong_to_the_secret(stage: Stage) -> None:
     advertises[3] = replace(advertises[3], mask_key=bytes(32))
     with pytest.raises(BadDealerError, match="seat 3"):
         _masks(stage, (1, 2, 4, 5), advertises=advertises)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_kem_key_that_does_not_belong_to_the_secret(*, is_there: bool) -> None:
+    """In the hybrid suite a dropout's second mask key follows from its secret too."""
+    stage = Stage(5, suite=4, policies=LENIENT)
+    stage.open_shares(1, 2, 4, 5)
+    advertises = stage.advertises
+    kem = advertises[3].kem
+    assert kem is not None
+    other = replace(kem, mask_key=kem.box_key) if is_there else None
+    advertises[3] = replace(advertises[3], kem=other)
+    with pytest.raises(BadDealerError, match="seat 3"):
+        _masks(stage, (1, 2, 4, 5), advertises=advertises)
