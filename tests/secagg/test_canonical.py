@@ -247,3 +247,18 @@ def test_a_tree_has_leaves_and_indices_within_it() -> None:
     for index in (-1, 1):
         with pytest.raises(MalformedMessageError, match="leaf index"):
             canonical.merkle_verify(bytes(32), 1, index, b"", ())
+
+
+class FourGibibytes(bytes):
+    """Says that it is longer than a length field can say."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 2**32
+
+
+def test_an_item_longer_than_its_length_field() -> None:
+    """Refused before anything is joined."""
+    with pytest.raises(ParameterError, match="less than 4 GiB"):
+        canonical.encode_list([b"", FourGibibytes()])

@@ -94,7 +94,7 @@ def _deep_mutations(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @given(st.data())
-@times(40)
+@times(10)
 def test_mutations_give_typed_errors_or_the_one_encoding(data: st.DataObject) -> None:
     """Valid bytes, changed somewhere: refused by name, or read as exactly what they say."""
     name, valid = data.draw(st.sampled_from(SEEDS))

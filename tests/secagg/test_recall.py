@@ -73,6 +73,16 @@ def test_the_journalled_bytes_are_sent_again() -> None:
             assert effects == []
 
 
+def test_a_vector_that_is_gone_is_not_sent_again() -> None:
+    """Its fate was known, so the driver let go of it; a restored server may still ask."""
+    stage = Stage(4)
+    stage.mask()
+    recalled = restarted(stage)
+    assert recalled.receive(stage.notice()) == [Send(message=stage.last(SEAT, MaskedInput))]
+    stage.stores[SEAT].discard(messages.MASKED)
+    assert recalled.receive(stage.notice()) == []
+
+
 def test_nothing_new_is_signed_or_opened() -> None:
     """Whatever the journal does not hold."""
     stage = Stage(4)
