@@ -66,9 +66,7 @@ def reproduce(session: Session) -> Report:
                     plain=Spread.of(number(one, silo) for one in runs),
                 )
             )
-    worst = {
-        name: Spread.of(number(one, _WORST) for one in runs).mean for name, runs in found.items()
-    }
+    worst = {name: Spread.of(number(one, _WORST) for one in runs) for name, runs in found.items()}
     curve = Curve(
         label="doctorate, tuning seed",
         x=[q for q, _ in tried],
@@ -78,21 +76,23 @@ def reproduce(session: Session) -> Report:
         name="qffl-adult",
         setting=f"Adult, two silos, logistic regression, {rounds} rounds of one pass, plain sums",
         tables=(Table(title="Test accuracy", lines=tuple(lines)),),
-        claims=tuple(
-            Claim(
-                text=f"{name} serves the worse silo better than FedAvg, by "
-                f"{worst[name] - worst['FedAvg']:.4f} (published "
-                f"{_PUBLISHED[name][0] - _PUBLISHED['FedAvg'][0]:.4f})",
-                holds=worst[name] > worst["FedAvg"],
-            )
-            for name in ("q-FedAvg", "AFL")
-        ),
+        claims=tuple(_claim(name, worst[name], worst["FedAvg"]) for name in ("q-FedAvg", "AFL")),
         plot=Plot(
             title="Adult: accuracy of the worse silo",
             x_label="q" if tried else "",
             y_label="test accuracy",
             curves=(curve,) if tried else (),
         ),
+    )
+
+
+def _claim(name: str, ours: Spread, plain: Spread) -> Claim:
+    gain, deviation = ours.mean - plain.mean, max(ours.sd or 0.0, plain.sd or 0.0)
+    published = _PUBLISHED[name][0] - _PUBLISHED["FedAvg"][0]
+    return Claim(
+        text=f"{name} serves the worse silo better than FedAvg by more than a deviation: "
+        f"{gain:.4f}, deviation {deviation:.4f} (published {published:.4f})",
+        holds=gain > deviation,
     )
 
 
