@@ -12,6 +12,7 @@ only bound that one record has.
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -41,7 +42,7 @@ from fl.queries import (
 from fl.statistics import IntVector, Moments
 from secagg.parameters import VectorSpec, threshold
 
-STATISTICS = "statistics"
+STATISTICS: Final = "statistics"
 
 
 def query_norm(query: StatisticsQuery) -> float:

@@ -6,6 +6,7 @@ anything. A release outside rounds is charged and settled at once, as METRIC_REL
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dp.account import Intent, intent_for
 from dp.budget import Deny
@@ -25,7 +26,7 @@ from services.security.identity import Role
 from services.silo.data_set import DataSet
 from services.silo.ledger import LEDGERS
 
-PURPOSE = "statistics"
+PURPOSE: Final = "statistics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
