@@ -86,6 +86,8 @@ class CoordinatorMetrics(Collector):
         yield rounds
         yield _gauge("rounds_planned", "Rounds of the run's plan.", total, run=run)
         yield _gauge("run_active", "1 while rounds go on.", not standing.state.is_final, run=run)
+        left_out = len(driver.cohorts.left_out)
+        yield _gauge("left_out_silos", "Silos that are not invited any more.", left_out, run=run)
         if reports:
             last = reports[-1]
             for name, seats in (

@@ -252,6 +252,7 @@ def test_both_sides_show_their_figures(world: World) -> None:
     assert hub[f"secagg_rounds_total|{run}"] == 3
     assert hub[f"secagg_attempts_total|{run}"] >= 2
     assert hub[f"secagg_round_survivors|{run}"] == 5
+    assert hub[f"secagg_left_out_silos|{run}"] == 0
     assert hub[f"secagg_run_active|{run}"] == 0
     assert hub[f"secagg_phase_seconds_count|mask|{run}"] == 3
     assert hub[f"secagg_phase_bytes_total|received|mask|{run}"] > 0
