@@ -28,6 +28,7 @@ from services.errors import NotAllowedError, VersionError
 from services.plans import build_plan
 from services.security.credentials import load_credentials, open_channel
 from services.security.identity import Role
+from services.silo.check import released_models
 from services.wire.calls import Hello, RoundReport, StartCall
 from services.wire.clients import AggregationClient, RunClient
 
@@ -224,19 +225,16 @@ def test_a_killed_silo_drops_out_and_comes_back(world: World) -> None:
 def test_a_model_that_a_silo_has_not_computed_is_marked(world: World) -> None:
     """It was away in the last round: then its file is as good as the coordinator's word."""
     world.silos["silo-5"].end()
-    world.start("silo-5", fault="silo.before-training@1=kill").wait_for("connected")
-    run = world.start_run(rounds=2)
+    world.start("silo-5", fault="silo.before-training@2=kill").wait_for("connected")
+    run = world.start_run()
     reports = world.watch(run, expect=0)
-    assert [report.survivors for report in reports] == [(1, 2, 3, 4)] * 2
-    assert reports[0].reasons == {5: "its process is gone or cannot reach the coordinator"}
+    assert [report.survivors for report in reports] == [(1, 2, 3, 4, 5), *[(1, 2, 3, 4)] * 2]
+    assert reports[1].reasons == {5: "its process is gone or cannot reach the coordinator"}
     world.start("silo-5")
     for name, is_own in (("silo-5", False), ("silo-1", True)):
         world.silos[name].wait_for("model-kept", run=run)
-        path = str(world.federation.home / f"{name}.toml")
-        models = json.loads(world.secagg("silo", "status", "-c", path, "--json", expect=0))[
-            "models"
-        ]
-        assert [one["is_verified"] for one in models if one["run"] == run] == [is_own]
+        kept = {one.run: one for one in released_models(world.federation.storage(name))}
+        assert kept[run].is_verified is is_own
 
 
 def test_an_attempt_that_most_abandon_is_done_again(world: World) -> None:
