@@ -8,7 +8,7 @@ imported everything, so that a restart costs a tenth of a second. Four acts:
 2. Processes die at random instants, one or two at a time, and now and then half of the silos.
 3. Three of six silos die between certificate and shares: fewer than the threshold are left, and
    the run must end by name.
-4. A run under a privacy plan: whatever dies, no line of a ledger is ever lost. Not in the short form.
+4. A run under a privacy plan: whatever dies, no line of a ledger is lost. Not in the short form.
 
 Every run's model must be, bit for bit, the one that the same silos give without a network and
 without a crash when each round sums the survivors that were recorded. A run may end early only
