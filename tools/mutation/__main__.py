@@ -49,7 +49,11 @@ def all_mutants() -> list[Mutant]:
     codes = error_codes()
     table = codes.keys() - OWN_FAULTS - {"EvidenceError"}
     every: list[Mutant] = [*field_mutants(), *code_mutants()]
-    return [one for one in every if is_short(one, codes) or one.errors & table]
+    return [
+        one
+        for one in every
+        if isinstance(one, FieldMutant) or is_short(one, codes) or one.errors & table
+    ]
 
 
 def is_short(mutant: Mutant, codes: Mapping[str, str]) -> bool:
