@@ -96,7 +96,9 @@ def read_event(data: object) -> Event:
 def grid_sensitivity(plan: Object) -> float:
     """D2 of a plan, in grid steps (privacy.md 6.1)."""
     d = int(plan["dimension"])
-    norm = number(plan["grid_bound"]) * number(plan["max_weight"]) * (1.0 + 2.0**-20)
+    # Only a silo's whole vector is weighted before the noise.
+    weight = number(plan["max_weight"]) if plan["unit"] == "silo" else 1.0
+    norm = number(plan["grid_bound"]) * weight * (1.0 + 2.0**-20)
     # Clip bit and metrics take their parts of z^-2, and make the vector so much longer (4.2, 4.5).
     aside = 0.0
     if plan["adaptive"] is not None:

@@ -57,6 +57,8 @@ _UNITS: Final[Mapping[Mode, frozenset[Unit]]] = {
     Mode.ISRL: frozenset({Unit.RECORD, Unit.PATIENT}),
 }
 
+_UNWEIGHTED: Final = frozenset({Mode.FEDSGD, Mode.PATIENT})
+
 ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "unit": Unit,
     "adjacency": Adjacency,
@@ -184,6 +186,11 @@ def _check_weights(plan: "PrivacyPlan") -> None:
         raise PlanError(
             "weights hidden need the unit silo: n_k changes with one patient; use uniform or "
             "declared"
+        )
+    if plan.max_weight != 1.0 and (plan.weights is Weights.UNIFORM or plan.mode in _UNWEIGHTED):
+        raise PlanError(
+            f"max_weight = {plan.max_weight!r}: expected 1 with uniform weights, and in the modes "
+            "fedsgd and patient, where no unit is weighted: make the largest class 1"
         )
     if plan.strict and plan.unit is Unit.SILO:
         raise PlanError("strict rounds each unit by itself, which the unit silo does anyway")

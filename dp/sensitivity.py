@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from dp import grid
 from dp.errors import PlanError
 from dp.events import Event, GaussianEvent, PoissonGaussianEvent, SkellamEvent
-from dp.terms import METRICS, Adjacency, Clipping, Mode, Noise, Participation
+from dp.terms import METRICS, Adjacency, Clipping, Mode, Noise, Participation, Unit
 
 if TYPE_CHECKING:
     from dp.plan import PrivacyPlan  # a plan checks itself with these functions
@@ -30,7 +30,7 @@ def sensitivity(plan: "PrivacyPlan") -> float:
 
 def grid_sensitivity(plan: "PrivacyPlan") -> float:
     """D2: the same in grid steps (privacy.md 6.1)."""
-    norm = bound_on_grid(plan) * plan.max_weight * grid.CLIP_SLACK
+    norm = bound_on_grid(plan) * weight_inside(plan) * grid.CLIP_SLACK
     bit = 0.0 if plan.adaptive is None else bit_scale(plan) / 2.0
     pair = metric_scale(plan) / math.sqrt(2.0) if rides_along(plan) else 0.0
     norm *= math.hypot(1.0, bit, pair)
@@ -38,6 +38,15 @@ def grid_sensitivity(plan: "PrivacyPlan") -> float:
     if plan.max_units_per_silo > 1 and not plan.strict:
         moved += grid.float_sum_error(plan.max_units_per_silo, norm, plan.dimension)
     return math.nextafter(moved * moved_vectors(plan), math.inf)
+
+
+def weight_inside(plan: "PrivacyPlan") -> float:
+    """The largest weight that a clipped vector is multiplied by before it is noised.
+
+    Only a silo's whole vector is. Records and patients are clipped and noised unweighted; in isrl
+    a silo's weight comes after its noise.
+    """
+    return plan.max_weight if plan.unit is Unit.SILO else 1.0
 
 
 def bound_on_grid(plan: "PrivacyPlan") -> float:

@@ -81,6 +81,11 @@ class OwnTask:
         """Return the number of training examples."""
         return len(self._own.examples)
 
+    @property
+    def knows_patients(self) -> bool:
+        """Whether each row's patient is known; else every row is taken for one."""
+        return self._own.unit_of is not None
+
     def initial_model(self, seed: int, /) -> dict[str, Tensor]:
         """Return the trainable parameters of a module built under `seed`."""
         from fl.training import bridge

@@ -72,6 +72,8 @@ def is_proof(charge: Charge, proof: Proof, *, parameters: RoundParameters, roste
     Raises:
         BadSignatureError: a statement is signed by somebody else.
     """
+    if roster.digest() != parameters.roster_digest:
+        return False  # other seats, and another number of promises that make an attempt dead
     seats = {seat.silo.name: seat for seat in roster.seats}
     genuine = set()
     for one in proof.statements:

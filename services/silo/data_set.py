@@ -8,7 +8,7 @@ or in another data set's ledger; if not, it is charged again, whether or not it 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +17,13 @@ from dp.budget import Budget
 from dp.canonical import Json, canonical_json
 from dp.charges import ChargeBook
 from dp.commitments import genesis_body
-from dp.entries import Entry, Kind
-from dp.errors import LedgerConflictError, PlanError
+from dp.entries import Entry, Kind, check_signatures
+from dp.errors import LedgerConflictError, PlanError, PrivacyError
 from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
 from services.config import DataSetBudget
 from services.ledger.parties import Party
+from services.observe.logs import get_logger
 from services.release import software_versions
 from services.storage.ledger import FileLedgerStore
 
@@ -86,8 +87,12 @@ class DataSet:
         account = settings.account()
         if self._is_new() or self.budget.account != account:
             self.budget.set(account, time_utc=self.stamp())
-        for run in _run_ledgers(self.copies):
-            self.recover(run)
+        for path in _run_ledgers(self.copies):
+            try:
+                self.recover(Ledger(FileLedgerStore(path)))
+            except (PrivacyError, KeyError, ValueError) as error:
+                # One run's broken copy closes no budget; its coordinator brings the lines again.
+                get_logger("silo").warning("run-ledger", file=path.name, reason=str(error))
 
     def follow(self, found: Entry) -> None:
         """Freeze a run's plan in this ledger, too, with a reference to the run's PLAN_COMMIT."""
@@ -111,19 +116,22 @@ class DataSet:
     def recover(self, run: Ledger) -> None:
         """Charge the releases that a run's ledger proves and no data set's ledger holds.
 
+        It proves a release of a plan that this silo has signed, by as many of the plan's silos as
+        the plan asks for: a coordinator by itself, or with n_c silos, can make up none.
+
         Raises:
-            PlanError: a release of a plan that the run's ledger does not hold.
+            PrivacyError: the ledger is not in order.
         """
         self.budget.refresh()
         known = {(one.run_id, one.round, one.attempt) for one in self.budget.charges}
-        for intent in _released(run, self.party.name):
+        for intent, release in _released(run, self.party.name):
             number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
             place = (intent.run_id, number, attempt)
             if place in known or any(place in _places(one) for one in self._others.values()):
                 continue
             committed = plan_entry(run, str(intent.body.get("plan_digest")))
-            if committed is None:
-                raise PlanError("a release of a plan that the run's ledger does not hold")
+            if committed is None or not self._is_proven(committed, release):
+                continue
             lost = intent_for(
                 PrivacyPlan.from_bytes(canonical_json(committed.body.get("plan"))),
                 run_id=intent.run_id,
@@ -133,6 +141,18 @@ class DataSet:
             )
             self.follow(committed)
             self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+
+    def _is_proven(self, committed: Entry, release: Entry) -> bool:
+        """Whether this silo signed the plan, and a threshold of its silos the release."""
+        own = tuple(one for one in committed.sigs if one.signer == self.party.name)
+        if not own:
+            return False
+        key = {self.party.name: self.party.key.public}
+        check_signatures(replace(committed, sigs=own), key)
+        silos, threshold = committed.body.get("silos"), committed.body.get("threshold")
+        listed = set(silos) if isinstance(silos, list | tuple) else set()
+        signers = {one.signer for one in release.sigs} & listed
+        return isinstance(threshold, int) and len(signers) >= threshold
 
     def _is_new(self) -> bool:
         return all(one.kind is not Kind.BUDGET_SET for one in self.ledger.entries)
@@ -164,10 +184,8 @@ class DataSet:
         return self.ledger.append(draft.signed_by(self.party))
 
 
-def _run_ledgers(folder: Path) -> Iterator[Ledger]:
-    for path in sorted(folder.glob(_RUNS)):
-        if not path.stem.endswith(_HEADS):
-            yield Ledger(FileLedgerStore(path))
+def _run_ledgers(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob(_RUNS)) if not path.stem.endswith(_HEADS)]
 
 
 def _other_data_sets(own: Path, writer: str) -> dict[str, Ledger]:
@@ -189,8 +207,8 @@ def _places(ledger: Ledger) -> set[tuple[str, int, int]]:
     return {(one.run_id, one.round, one.attempt) for one in book.live}
 
 
-def _released(run: Ledger, silo: str) -> Iterator[Entry]:
-    """The ROUND_INTENT of every release whose sum holds this silo's part."""
+def _released(run: Ledger, silo: str) -> Iterator[tuple[Entry, Entry]]:
+    """INTENT and RELEASE of every round whose sum holds this silo's part."""
     entries = {one.entry_hash: one for one in run.entries}
     for entry in run.entries:
         survivors = entry.body.get("survivors")
@@ -198,4 +216,4 @@ def _released(run: Ledger, silo: str) -> Iterator[Entry]:
             continue
         intent = entries.get(str(entry.body.get("intent")))
         if silo in survivors and intent is not None:
-            yield intent
+            yield intent, entry

@@ -48,6 +48,7 @@ from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
 from services.ledger.proofs import is_proof, read_proof
 from services.ledger.run_book import ledger_path
 from services.silo.data_set import DataSet, plan_entry
+from services.silo.run_lines import check_run_lines
 from services.storage.ledger import FileLedgerStore
 
 LEDGERS: Final = "ledgers"
@@ -230,6 +231,7 @@ class SiloLedgers:
             fresh.append(entry)
         if known or fresh:
             self._check(known, fresh, notice)
+            check_run_lines(notice.run, known, fresh)
         for entry in fresh:
             ledger.append(entry)
             self._give_back(notice.run, entry)
@@ -272,6 +274,14 @@ class SiloLedgers:
         plan = PrivacyPlan.from_bytes(canonical_json(entry.body.get("plan")))
         if plan.digest.hex() != entry.body.get("plan_digest"):
             raise PlanError("PLAN_COMMIT: the digest is not the plan's")
+        threshold, floor = entry.body.get("threshold"), entry.body.get("floor")
+        if not (isinstance(threshold, int) and threshold > max(plan.n_c, 1)):
+            raise PlanError(
+                f"PLAN_COMMIT: expected a threshold above the {max(plan.n_c, 1)} silos that may "
+                f"collude, got {threshold}"
+            )
+        if not (isinstance(floor, int) and floor >= plan.n_c + plan.h_dp):
+            raise PlanError(f"PLAN_COMMIT: expected a floor of {plan.n_c + plan.h_dp}, got {floor}")
         budget = self.budget
         if budget is None:
             raise PlanError("this silo's settings name no data set to charge; add [privacy]")

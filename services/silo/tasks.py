@@ -35,7 +35,10 @@ def build_task(plan: TrainingPlan, config: SiloConfig) -> LocalTask:
             f"settings {', '.join(both)} stand in the plan and in this silo's [settings]; "
             "what the plan fixes is not the silo's to change"
         )
-    return load_task(config.task, {**plan.task.settings, **config.settings})
+    task = load_task(config.task, {**plan.task.settings, **config.settings})
+    if not getattr(task, "knows_patients", False):
+        _check_unit(plan, config)
+    return task
 
 
 def _check_unit(plan: TrainingPlan, config: SiloConfig) -> None:

@@ -40,6 +40,7 @@ from dp.plan import (
     PrivacyPlan,
     Segment,
     Unit,
+    Weights,
     bit_scale,
     bound_on_grid,
     grid_sensitivity,
@@ -113,7 +114,9 @@ def distance(a: NDArray[np.int64], b: NDArray[np.int64]) -> float:
 def test_a_silo_moves_the_integers_by_at_most_d2(seed: int, weight: float, replaces: bool) -> None:
     """Unit silo: the submitted integers against zero, or against another silo's, same coins."""
     used = plan(
-        adjacency=Adjacency.REPLACE_ONE if replaces else Adjacency.ZERO_OUT, max_weight=weight
+        adjacency=Adjacency.REPLACE_ONE if replaces else Adjacency.ZERO_OUT,
+        max_weight=weight,
+        weights=Weights.DECLARED,
     )
     mine, other = rows(2, 20, seed)
     coins = seed.to_bytes(4, "big")
@@ -315,7 +318,7 @@ def test_metrics_without_a_plan_for_them_are_refused() -> None:
 
 def test_weights_multiply_inside_and_are_bounded() -> None:
     """A weight scales the clipped vector; above the plan's most it is refused."""
-    used = plan(max_weight=0.5)
+    used = plan(max_weight=0.5, weights=Weights.DECLARED)
     whole = one(np.full(20, 100.0), used, weight=0.5)
     assert np.linalg.norm(whole) == pytest.approx(0.5)
     for weight in (0.51, -0.1, math.nan):
@@ -483,3 +486,21 @@ def test_conditional_rounding_is_not_offered() -> None:
     twin = ReplayStream(b"once")
     twin.words(20)
     assert coins.words(1) == twin.words(1)
+
+
+@pytest.mark.parametrize("metrics", [False, True], ids=["update", "metrics"])
+@pytest.mark.parametrize("weight", [1.0, 0.02])
+def test_isrl_noise_is_z_times_what_a_unit_moves_whatever_a_silo_weighs(
+    weight: float, metrics: bool
+) -> None:
+    """A silo's class is multiplied in after its noise, so it is no part of the sensitivity."""
+    of = plan(
+        unit=Unit.RECORD, mode=Mode.ISRL, n_c=0, h_dp=0, padding=0, z=4.0, denominator=10.0,
+        max_units_per_silo=4, weights=Weights.DECLARED, max_weight=weight, local_steps=2,
+        allow_low_utility=True, metrics=MetricRelease(loss_cap=2.0) if metrics else None,
+    )  # fmt: skip
+    noise = full_noise(of, NoiseStream())
+    assert noise.sigma * noise.step / of.clip >= of.z
+    if metrics:
+        pair = centered_metrics(UnitMetrics(loss=9.0, correct=1.0), of)
+        assert noise.sigma >= of.z * float(np.linalg.norm(pair)) * bound_on_grid(of)

@@ -96,7 +96,7 @@ def test_every_field_changes_the_digest() -> None:
     other: dict[str, Any] = {
         "adjacency": Adjacency.REPLACE_ONE, "clip": 2.0, "z": 5.0, "rounds": 51, "delta": 2e-5,
         "dimension": 99, "cohort_size": 11, "denominator": 11.0, "local_steps": 2, "n_c": 2,
-        "h_dp": 3, "weights": Weights.DECLARED, "max_weight": 0.5, "grid_bound": 8192.0,
+        "h_dp": 3, "weights": Weights.DECLARED, "grid_bound": 8192.0,
         "padding": 512, "allow_low_utility": False, "noise": Noise.SKELLAM,
         "participation": Participation.FIXED,
         "segments": (Segment(name="all", length=100, bound=1.0),),
@@ -112,6 +112,7 @@ def test_every_field_changes_the_digest() -> None:
         "clipping",
         "adaptive",
         "metrics",
+        "max_weight",
         "strict",
     }
     assert set(other) | tied == {item.name for item in fields(PrivacyPlan)}
@@ -375,12 +376,33 @@ class TestSensitivity:
         plan = PrivacyPlan(**SILO, allow_low_utility=True)
         one = sensitivity(plan)
         assert sensitivity(replace(plan, adjacency=Adjacency.REPLACE_ONE)) == pytest.approx(2 * one)
-        assert sensitivity(replace(plan, max_weight=0.25)) == pytest.approx(one / 4, rel=5e-3)
+        light = replace(plan, weights=Weights.DECLARED, max_weight=0.25)
+        assert sensitivity(light) == pytest.approx(one / 4, rel=5e-3)
         shared = PrivacyPlan(
             **{**FEDSGD, "q": 1.0, "participation": Participation.ALL, "max_silos_per_unit": 3}
         )
         single = replace(shared, max_silos_per_unit=1)
         assert sensitivity(shared) == pytest.approx(3 * sensitivity(single))
+
+    @pytest.mark.parametrize(
+        "values", [SILO, CENTRAL, FEDSGD, PATIENT, ISRL], ids=lambda v: v["mode"]
+    )
+    @pytest.mark.parametrize("weights", list(Weights))
+    def test_a_weight_counts_only_where_it_is_inside(
+        self, values: dict[str, Any], weights: Weights
+    ) -> None:
+        """Records and patients are noised unweighted: no class makes their noise smaller."""
+        fields = {**values, "weights": weights, "allow_low_utility": True}
+        whole = {**values, "allow_low_utility": True}
+        of_units = values["unit"] is not Unit.SILO
+        unweighted = values["mode"] in {Mode.FEDSGD, Mode.PATIENT}
+        if weights is Weights.UNIFORM or unweighted or (of_units and weights is Weights.HIDDEN):
+            with pytest.raises(PlanError, match="weight"):
+                PrivacyPlan(**fields, max_weight=0.02)
+            return
+        light = PrivacyPlan(**fields, max_weight=0.02)
+        ratio = share_noise_std(light) / share_noise_std(PrivacyPlan(**whole))
+        assert ratio == pytest.approx(1.0 if of_units else 0.02, rel=0.1)
 
     def test_a_float_sum_costs_more_than_a_strict_one(self) -> None:
         """Summing many units in float64 adds its rounding; strict rounds each by itself."""

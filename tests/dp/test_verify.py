@@ -32,6 +32,7 @@ from dp.plan import (
     Participation,
     PrivacyPlan,
     Unit,
+    Weights,
     round_event,
 )
 from dp.recount import UnreadableError, grid_sensitivity, number, read_event
@@ -583,7 +584,22 @@ class TestRecount:
         """D2 of plans with everything that multiplies."""
         from dp.plan import grid_sensitivity as first
 
-        for plan in (PLAN, SAMPLED, replace(SAMPLED, strict=True), replace(PLAN, max_weight=0.3)):
+        for plan in (
+            PLAN,
+            SAMPLED,
+            replace(SAMPLED, strict=True),
+            replace(PLAN, weights=Weights.DECLARED, max_weight=0.3),
+            replace(
+                PLAN,
+                mode=Mode.ISRL,
+                unit=Unit.RECORD,
+                n_c=0,
+                h_dp=0,
+                padding=0,
+                max_weight=0.3,
+                weights=Weights.DECLARED,
+            ),
+        ):
             second = grid_sensitivity(json.loads(plan.to_bytes()))
             assert second == pytest.approx(first(plan), rel=1e-12)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dp.account import intent_for
+from dp.commitments import plan_commit_body
 from dp.entries import Entry, Kind, Signature
 from dp.errors import BudgetExceededError, PlanError, PrivacyError
 from dp.events import GaussianEvent
@@ -28,7 +29,7 @@ from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.ledger.parties import COORDINATOR, Party, public_keys
 from services.ledger.proofs import abandon_proof, is_proof, promises_needed, read_proof
-from services.ledger.run_book import RunBook, run_account
+from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.silo.data_set import data_set_path
 from services.silo.ledger import SiloLedgers
 from services.storage.ledger import FileLedgerStore
@@ -669,3 +670,96 @@ class TestAHostileOperator:
         answer = one.receive(self.coordinator.notice(draft=draft))
         assert not answer.signature
         assert "ROUND_RELEASE" in answer.reason
+
+
+class TestAHostileCoordinator:
+    """Lines that would spend a silo's budget, or close it, without a release."""
+
+    @pytest.fixture(autouse=True)
+    def _begun(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "silo"
+        self.one = silo(self.folder)
+        self.coordinator = Coordinator(tmp_path / "run")
+        self.writer = Party(COORDINATOR, FEDERATION.coordinator)
+
+    def told(self, *entries: Entry) -> LedgerAnswer:
+        """The silo's answer to such lines, and that its budget opens again, unspent."""
+        lines = (*self.coordinator.book.lines(0), *(one.to_line() for one in entries))
+        run = self.coordinator.parameters.run
+        answer = self.one.receive(LedgerNotice(run=run, first=0, lines=lines))
+        again = silo(self.folder)
+        assert again.budget is not None
+        assert again.budget.spent() == 0.0
+        return answer
+
+    def drafted(self, kind: Kind, body: dict[str, object], *signers: Party) -> Entry:
+        """An entry after the coordinator's last."""
+        ledger = self.coordinator.book.ledger
+        run = self.coordinator.parameters.run.hex
+        draft = ledger.draft(kind, body, time_utc=NOW, run_id=run)  # type: ignore[arg-type] # JSON
+        return draft.signed_by(self.writer, *signers)
+
+    def test_a_ledger_of_another_kind(self) -> None:
+        """Of a data set's kind, the writer alone would sign releases."""
+        first = Entry.from_line(self.coordinator.book.lines(0)[0])
+        forged = replace(first, body={**first.body, "ledger": "data_set"}, sigs=())
+        line = forged.signed_by(self.writer).to_line()
+        run = self.coordinator.parameters.run
+        answer = self.one.receive(LedgerNotice(run=run, first=0, lines=(line,)))
+        assert answer.code == "LedgerIntegrityError"
+        assert not FileLedgerStore(ledger_path(self.folder, run)).read(0)
+
+    @pytest.mark.parametrize(
+        "change", [{"plan_digest": "0" * 64}, {"round": None}, {"attempt": "1"}], ids=str
+    )
+    def test_a_charge_of_nothing(self, change: dict[str, object]) -> None:
+        """Refused before it is kept: it would stand in every later opening's way."""
+        self.coordinator.commit()
+        body = {"plan_digest": PLAN.digest.hex(), "round": 1, "attempt": 0, **change}
+        assert self.told(self.drafted(Kind.ROUND_INTENT, body)).code == "LedgerIntegrityError"
+
+    def test_a_release_of_a_plan_that_this_silo_never_signed(self) -> None:
+        """A run of the coordinator and others: what they sign charges nobody else."""
+        ledger = self.coordinator.book.ledger
+        others = [Party(ROSTER.seat(n).silo.name, FEDERATION.identities[n]) for n in (2, 3, 4)]
+        names = [self.one.party.name, *(one.name for one in others)]
+        body = plan_commit_body(PLAN, silos=names[1:], threshold=3, floor=3, manifest="0" * 64)
+        ledger.append(self.drafted(Kind.PLAN_COMMIT, dict(body), *others))
+        self.coordinator.book.charge(1, 0, time_utc=NOW)
+        charge = self.coordinator.book.charge_of(1, 0)
+        assert charge is not None
+        draft = self.coordinator.book.draft_release(
+            charge, survivors=names, threshold=3, transcript=b"t" * 32, time_utc=NOW
+        )
+        assert not self.told(draft.signed_by(*others)).code
+
+    def test_a_plan_that_colluders_could_release_alone(self) -> None:
+        """A threshold that n_c silos reach, or a floor below the honest shares."""
+        honest = self.coordinator.draft_plan()
+        for change in ({"threshold": 1}, {"floor": 2}):
+            forged = replace(honest, body={**honest.body, **change}, sigs=())
+            draft = forged.signed_by(self.writer)
+            answer = self.one.receive(self.coordinator.notice(draft=draft))
+            assert not answer.signature
+            assert "PLAN_COMMIT" in answer.reason
+
+    def test_a_broken_copy_closes_no_budget(self) -> None:
+        """Of one run, on disk: skipped; the coordinator brings the lines again."""
+        path = self.folder / "run-00.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no entry\n")
+        again = silo(self.folder)
+        assert again.budget is not None
+
+    def test_a_charge_does_not_come_back_by_another_roster(self) -> None:
+        """Fewer seats would need fewer promises."""
+        parameters = round_parameters()
+        self.coordinator.commit()
+        self.coordinator.book.charge(1, 0, time_utc=NOW)
+        charge = self.coordinator.book.charge_of(1, 0)
+        proof = abandon_proof(abandons(range(1, SILOS + 1)), parameters, ROSTER)
+        assert charge is not None
+        assert proof is not None
+        assert is_proof(charge, proof, parameters=parameters, roster=ROSTER)
+        smaller = make_federation(SILOS - 1, seed=3).roster
+        assert not is_proof(charge, proof, parameters=parameters, roster=smaller)

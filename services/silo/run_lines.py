@@ -1,0 +1,61 @@
+"""What a coordinator's lines of a run's ledger must be before a silo keeps them.
+
+Signatures and hashes are checked elsewhere. Here: it is this run's ledger, and each entry says what
+its kind says, so that nothing that is kept can stand in the way of a budget later.
+"""
+
+from collections.abc import Sequence
+
+from dp.canonical import canonical_json
+from dp.entries import Entry, Kind
+from dp.errors import LedgerIntegrityError, PlanError
+from dp.ledger import LedgerKind
+from dp.plan import PrivacyPlan
+from secagg.ids import RunId
+from services.ledger.parties import COORDINATOR
+
+
+def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) -> None:
+    """Refuse new lines that are no entries of this run's ledger.
+
+    Raises:
+        LedgerIntegrityError: at the first that is none.
+    """
+    plans = {str(one.body.get("plan_digest")) for one in known if one.kind is Kind.PLAN_COMMIT}
+    intents = {one.entry_hash for one in known if one.kind is Kind.ROUND_INTENT}
+    for entry in fresh:
+        if entry.run_id not in {"", run.hex}:
+            raise LedgerIntegrityError(entry.seq, "it is of another run")
+        match entry.kind:
+            case Kind.GENESIS:
+                _check_genesis(entry, run)
+            case Kind.PLAN_COMMIT:
+                _check_plan(entry)
+                plans.add(str(entry.body["plan_digest"]))
+            case Kind.ROUND_INTENT:
+                places = (entry.body.get("round"), entry.body.get("attempt"))
+                is_counted = all(type(one) is int and one >= 0 for one in places)
+                if not is_counted or entry.body.get("plan_digest") not in plans:
+                    raise LedgerIntegrityError(entry.seq, "no round of a plan of this ledger")
+                intents.add(entry.entry_hash)
+            case Kind.ROUND_RELEASE | Kind.ROUND_ABORT:
+                if entry.body.get("intent") not in intents:
+                    raise LedgerIntegrityError(entry.seq, "no INTENT of this ledger before it")
+            case _:
+                pass
+
+
+def _check_genesis(entry: Entry, run: RunId) -> None:
+    body = entry.body
+    found = (body.get("ledger"), body.get("writer"), body.get("subject"))
+    if found != (LedgerKind.RUN.value, COORDINATOR, run.hex):
+        raise LedgerIntegrityError(entry.seq, "expected the coordinator's ledger of this run")
+
+
+def _check_plan(entry: Entry) -> None:
+    try:
+        plan = PrivacyPlan.from_bytes(canonical_json(entry.body.get("plan")))
+    except PlanError as error:
+        raise LedgerIntegrityError(entry.seq, str(error)) from error
+    if plan.digest.hex() != entry.body.get("plan_digest"):
+        raise LedgerIntegrityError(entry.seq, "plan_digest is not the plan's")
