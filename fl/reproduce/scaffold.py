@@ -4,7 +4,8 @@ Source: Karimireddy et al. 2020, table 3. Its set is EMNIST, which is not here; 
 figures (rounds to 0.5 accuracy) are compared by their ratios, not one by one.
 Setting: 100 silos of 600 rows, 20 in a round, one pass = 5 steps of 120 rows, multinomial logistic
 regression, server step 1, option II, the step size tuned for each cell on a seed of its own.
-The headline's cells run on one seed through the secure sum, too.
+The headline's cells are tuned on two, because SCAFFOLD's largest step is the fastest on one seed
+and slow on others, and run on one seed through the secure sum, too.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,10 @@ _SILOS: Final = 100
 _COLLUDING: Final = 6  # a third of the 20 in a round
 _CAP: Final = 120
 _QUICK_CAP: Final = 80
-_TUNING_SEED: Final = 1000
+_TUNING_SEEDS: Final = (1000, 1001)
 _ALGORITHMS: Final = ("scaffold", "fedavg")
-_RATES: Final = (0.1, 0.3, 0.6, 1.0)
+_RATES: Final = (0.1, 0.3, 0.6)
+_HEADLINE_RATES: Final = (*_RATES, 1.0)
 # The step size that tuning finds at 0 % and E = 5, for the short form.
 _QUICK_RATE: Final = 0.3
 # Rounds to 0.5 on EMNIST: (similarity, passes) to SCAFFOLD's and FedAvg's.
@@ -89,11 +91,13 @@ def reproduce(session: Session) -> Report:
     for share, passes in cells:
         for place, name in enumerate(_ALGORITHMS):
             cell = _Cell(algorithm=name, share=share, passes=passes, cap=cap)
-            rate = _QUICK_RATE if session.is_quick else _tuned(session, split, cell)
-            chosen = seeds if (share, passes) in _HEADLINE else seeds[:1]
+            is_headline = (share, passes) in _HEADLINE
+            tuned = partial(_tuned, session, split, cell, is_headline=is_headline)
+            rate = _QUICK_RATE if session.is_quick else tuned()
+            chosen = seeds if is_headline else seeds[:1]
             curves = [_curve(session, split, cell, rate, seed) for seed in chosen]
             found[name, share, passes] = curves
-            sampled = chosen[:1] if (share, passes) in _HEADLINE and not session.is_quick else ()
+            sampled = chosen[:1] if is_headline and not session.is_quick else ()
             secure = [
                 _curve(session, split, cell, rate, seed, mode=Mode.SECURE) for seed in sampled
             ]
@@ -108,14 +112,28 @@ def reproduce(session: Session) -> Report:
     )
 
 
-def _tuned(session: Session, split: Split, cell: _Cell) -> float:
-    """Return the rate with the fewest rounds to the target, else with the best accuracy."""
+def _tuned(session: Session, split: Split, cell: _Cell, *, is_headline: bool) -> float:
+    """Return the rate with the fewest rounds to the target, else with the best accuracy.
 
-    def order(rate: float) -> tuple[float, float]:
-        values = _curve(session, split, cell, rate, _TUNING_SEED)
+    In the headline's cells the slower of two seeds counts; a rate whose first seed is slower than
+    both seeds of the best is not tried on the second.
+    """
+
+    def cost(rate: float, seed: int) -> tuple[float, float]:
+        values = _curve(session, split, cell, rate, seed)
         return (rounds_to(values, TARGET) or float("inf"), -max(values))
 
-    return min(_RATES, key=order)
+    first, second = _TUNING_SEEDS
+    costs = {rate: cost(rate, first) for rate in (_HEADLINE_RATES if is_headline else _RATES)}
+    order = sorted(costs, key=lambda one: costs[one])
+    if not is_headline:
+        return order[0]
+    best, slowest = order[0], (float("inf"), 0.0)
+    for rate in order:
+        if costs[rate] < slowest:
+            slower = max(costs[rate], cost(rate, second))
+            best, slowest = (rate, slower) if slower < slowest else (best, slowest)
+    return best
 
 
 def _curve(

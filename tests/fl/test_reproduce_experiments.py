@@ -134,8 +134,9 @@ def test_step_sizes_are_tuned_on_a_seed_of_their_own(data: Path, tmp_path: Path)
     session = Session(tmp_path, data=data, tell=print, clock=lambda: 0.0, seeds=1)
     scaffold.reproduce(session)
     names = [path.name for path in (tmp_path / "results").iterdir()]
-    tuned = [name for name in names if name.endswith("seed1000.json")]
-    assert len(tuned) == 4 * 4
+    tuned = [name for name in names if name.endswith(("seed1000.json", "seed1001.json"))]
+    assert len([name for name in tuned if name.endswith("seed1000.json")]) == 4 * 4
+    assert 4 <= len([name for name in tuned if name.endswith("seed1001.json")]) <= 4 * 4
     secure = [name for name in names if name.endswith("-secure.json")]
     assert len(secure) == 4
     assert len(names) - len(tuned) - len(secure) == 4
