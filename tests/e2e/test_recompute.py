@@ -72,10 +72,14 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
 
 
 def start_silos(federation: LocalFederation, *, once: bool = False) -> None:
-    """Start them all."""
+    """Start them all, and wait for them."""
+    options = ["--once"] if once else []
+    started = []
     for number, name in enumerate(SILOS, start=1):
         task = ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number}", *POLICY]
-        federation.start_silo(name, task, options=["--once"] if once else [])
+        started.append(federation.start_silo(name, task, options=options))
+    for silo in started:
+        silo.wait_for("connected", timeout_s=60.0)
 
 
 def secagg(*arguments: str) -> "subprocess.CompletedProcess[str]":
