@@ -1,9 +1,9 @@
-"""Whom the next attempt of a round does without (SA1 spec 3.4).
+"""Whom the next attempt does without (SA1 spec 3.4).
 
 A case that a third party can judge excludes the accused. A complaint proves nothing: either the
-dealer made a useless box or the accuser lies. One of the two is left out: the dealer, unless
-another holder accepted that dealer's shares or the accuser has complained about others before. So
-a lying accuser costs the round one honest dealer, and then itself.
+dealer made a useless box or the accuser lies. So both are left out. Whoever believed one of them
+would let a liar choose which honest silo takes part; this way a lie costs its author as much as
+its victim.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class Suspect:
     Attributes:
         seat: the silo's.
         evidence: a case that a third party can judge.
-        complaint: signed, and one of two lies; with it the exclusion is this round's only.
+        complaint: signed, by or about this silo; one of its two ends lies.
     """
 
     seat: int
@@ -33,29 +33,12 @@ class Suspect:
         return self.evidence is not None
 
 
-def disbelieved(complaint: Complaint, *, earlier: Iterable[Complaint], is_accepted: bool) -> int:
-    """The seat of the one that is left out after a complaint.
-
-    Args:
-        complaint: of this attempt.
-        earlier: those of the round's earlier attempts.
-        is_accepted: whether another holder of this dealer's shares has found no fault with them.
-    """
-    has_complained = any(
-        item.seat == complaint.seat and item.dealer != complaint.dealer for item in earlier
-    )
-    return complaint.seat if is_accepted or has_complained else complaint.dealer
-
-
-def suspects(evidence: Iterable[Evidence], complaints: dict[int, Complaint]) -> tuple[Suspect, ...]:
-    """All that the next attempt does without, by seat; a proof counts more than a complaint.
-
-    Args:
-        evidence: cases against silos.
-        complaints: by the seat that is disbelieved.
-    """
+def suspects(evidence: Iterable[Evidence], complaints: Iterable[Complaint]) -> tuple[Suspect, ...]:
+    """All that the next attempt does without, by seat; a proof counts more than a complaint."""
     found = {
-        seat: Suspect(seat=seat, complaint=complaint) for seat, complaint in complaints.items()
+        seat: Suspect(seat=seat, complaint=complaint)
+        for complaint in complaints
+        for seat in (complaint.seat, complaint.dealer)
     }
     for case in evidence:
         found[case.accused] = Suspect(seat=case.accused, evidence=case)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from secagg import canonical, messages
 from secagg.auditors import ServerAudit
-from secagg.blame import Suspect, disbelieved, suspects
+from secagg.blame import Suspect, suspects
 from secagg.effects import (
     Aborted,
     AbortReason,
@@ -101,7 +101,6 @@ class ServerRound:
         cohort: invited seats, sorted.
         deadlines: seconds a phase.
         abandons: statements that make earlier attempts of this run dead.
-        complaints: of the round's earlier attempts, to tell accuser from dealer.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class ServerRound:
         cohort: tuple[int, ...],
         deadlines: PhaseDeadlines,
         abandons: tuple[messages.Abandon, ...] = (),
-        complaints: tuple[messages.Complaint, ...] = (),
     ) -> None:
         if signing_key.public != roster.coordinator_key:
             raise ParameterError("the roster names another coordinator key than this one")
@@ -139,7 +137,6 @@ class ServerRound:
         self._store = store
         self._deadlines = deadlines
         self._earlier_abandons = abandons
-        self._earlier_complaints = complaints
         self._suite = parameters.cipher_suite
         self._intake = Intake(parameters, roster=roster, cohort=cohort, store=store)
         self._lost: set[int] = set()
@@ -362,21 +359,9 @@ class ServerRound:
         return tuple(self._intake.evidence)
 
     @property
-    def complaints(self) -> tuple[messages.Complaint, ...]:
-        """Of this attempt and the round's earlier ones."""
-        return (*self._earlier_complaints, *self._intake.complaints)
-
-    @property
     def suspects(self) -> tuple[Suspect, ...]:
         """Whom the round's next attempt does without."""
-        kept = self._intake
-        has_accepted = set(kept.masked) | kept.late  # both come after check A4
-        disputed = {}
-        for item in kept.complaints:
-            others = has_accepted & set(kept.near(item.dealer)) - {item.dealer}
-            seat = disbelieved(item, earlier=self._earlier_complaints, is_accepted=bool(others))
-            disputed[seat] = item
-        return suspects(kept.evidence, disputed)
+        return suspects(self._intake.evidence, self._intake.complaints)
 
     @property
     def abandons(self) -> tuple[messages.Abandon, ...]:

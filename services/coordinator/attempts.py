@@ -18,7 +18,7 @@ from secagg.canonical import peek_label
 from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
-from secagg.messages import Abandon, Complaint, Result
+from secagg.messages import Abandon, Result
 from secagg.parameters import RoundParameters
 from secagg.server import PhaseDeadlines, ServerRound
 from services.config import Deadlines
@@ -72,7 +72,6 @@ class Attempts:
         parameters: RoundParameters,
         seats: tuple[int, ...],
         abandons: tuple[Abandon, ...],
-        complaints: tuple[Complaint, ...],
     ) -> AttemptDriver:
         """Open an attempt with those of the seats that are in the roster in force."""
         folder, presence = self.folder(parameters.round, parameters.attempt), self.hub.presence
@@ -84,7 +83,6 @@ class Attempts:
             FileVectorStore(folder),
             Logbook(folder),
             abandons=abandons,
-            complaints=complaints,
         )
         driver.log.info("attempt", kind=parameters.kind, cohort=tuple(silos))
         self.changed()
@@ -166,7 +164,6 @@ class Attempts:
         logbook: Logbook,
         *,
         abandons: tuple[Abandon, ...],
-        complaints: tuple[Complaint, ...] = (),
     ) -> AttemptDriver:
         cohort = tuple(incarnations)
         driver = AttemptDriver(
@@ -179,7 +176,6 @@ class Attempts:
                 cohort=cohort,
                 deadlines=_phase_deadlines(self.deadlines),
                 abandons=abandons,
-                complaints=complaints,
             ),
             cohort={seat: self.hub.mailbox(seat) for seat in cohort},
             store=store,

@@ -1,9 +1,9 @@
 """Who can be invited to a run's rounds now, and what they are invited to.
 
 Present is who is connected, enrolled in the run, has not refused it and is no suspect (SA1 spec
-3.4). A silo against which there is evidence is left out while the evidence file lies there; one of
-the two ends of a complaint, which proves nothing, for the rest of the round. What the coordinator
-asks for is the default policy's, tightened by the roster in force and the privacy plan.
+3.4). A silo against which there is evidence is left out while the evidence file lies there; both
+ends of a complaint, which proves nothing, for the rest of the run. What the coordinator asks for is
+the default policy's, tightened by the roster in force and the privacy plan.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,6 @@ from fl.privacy import document_of, privacy_of
 from fl.run import RoundPreview, RoundRequest
 from secagg.blame import Suspect
 from secagg.ids import RunId
-from secagg.messages import Complaint
 from secagg.parameters import RoundParameters
 from secagg.policy import SiloPolicy
 from secagg.roster import Roster, Seat
@@ -34,8 +33,7 @@ class Cohorts:
         enrolled: the run's seats; all of the roster until the first cohort is fixed.
         refusals: why a silo takes no part in this run, by its own word.
         accused: silos against which there is evidence, and of what.
-        complaints: of the earlier attempts of the present round.
-        doubted: silos that are left out of this round for these, and why.
+        doubted: silos that are left out of this run as one end of a complaint, and why.
     """
 
     run: RunId
@@ -45,7 +43,6 @@ class Cohorts:
     enrolled: tuple[int, ...]
     refusals: dict[int, str] = field(default_factory=dict)
     accused: dict[int, str] = field(default_factory=dict)
-    complaints: tuple[Complaint, ...] = ()
     doubted: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -53,13 +50,9 @@ class Cohorts:
         """The run's seats, connected or not."""
         return self.enrolled or self.hub.roster.indices
 
-    def present(self, *, ahead: bool = False) -> tuple[Seat, ...]:
-        """The seats that can be invited now, at most as many as the plan's rings allow.
-
-        Args:
-            ahead: to the next round, for which doubts of this one do not count.
-        """
-        can = self._able(ahead=ahead)
+    def present(self) -> tuple[Seat, ...]:
+        """The seats that can be invited now, at most as many as the plan's rings allow."""
+        can = self._able()
         seats = tuple(seat for seat in self.hub.roster.seats if seat.index in can)
         return seats[: self.plan.max_silos]
 
@@ -70,9 +63,9 @@ class Cohorts:
         names = self.names(*sorted(set(self.seats) - self._able()))
         return "; ".join([names, *refused, *left_out])
 
-    def _able(self, *, ahead: bool = False) -> set[int]:
+    def _able(self) -> set[int]:
         connected = {seat.index for seat in self.hub.connected()}
-        out = self.refusals.keys() | self.accused.keys() | (set() if ahead else self.doubted.keys())
+        out = self.refusals.keys() | self.left_out.keys()
         return connected & set(self.seats) - out
 
     @property
@@ -85,23 +78,21 @@ class Cohorts:
         return self.doubted | proven
 
     def suspect(self, suspects: Iterable[Suspect]) -> dict[int, str]:
-        """Leave these silos out from now on; returns those that were not left out before."""
+        """Leave these silos out from now on; returns those that were not left out before.
+
+        A complaint counts if neither end is left out yet. So one liar costs the run one honest
+        silo at most, also if it complains in two attempts at once.
+        """
         before = self.left_out
-        for one in suspects:
+        for one in sorted(suspects, key=lambda one: not one.is_proven):
             if one.evidence is not None:
                 self.accused[one.seat] = one.evidence.kind.value
             elif one.complaint is not None:
-                accuser, dealer = self.names(one.complaint.seat), self.names(one.complaint.dealer)
-                self.doubted[one.seat] = "left out of this round: " + (
-                    f"nobody else has found {dealer}'s shares bad"
-                    if one.seat == one.complaint.seat
-                    else f"{accuser} says that its shares are bad"
-                )
+                accuser, dealer = one.complaint.seat, one.complaint.dealer
+                if not {accuser, dealer} & self.left_out.keys():
+                    why = f"{self.names(accuser)} says that {self.names(dealer)}'s shares are bad"
+                    self.doubted |= dict.fromkeys((accuser, dealer), f"left out of this run: {why}")
         return {seat: why for seat, why in self.left_out.items() if seat not in before}
-
-    def begin_round(self) -> None:
-        """Forget what concerned the last round only."""
-        self.complaints, self.doubted = (), {}
 
     def names(self, *seats: int) -> str:
         """These silos' names for a sentence."""

@@ -387,13 +387,12 @@ class RunDriver:
         """Leave out who has lied, and keep what proves it (SA1 spec 3.4).
 
         Args:
-            driver: of the attempt that is over, whose complaints count for the round's next one. A
-                proof may come later than that: the sum did not need the liar's share.
+            driver: of the attempt that is over, whose complaint counts from now on. A proof may
+                come later than that: the sum did not need the liar's share.
         """
         servers = [one.server for one in self.attempts.live.values()]
         suspects = [one for server in servers for one in server.suspects if one.is_proven]
         if driver is not None:
-            self.cohorts.complaints = driver.server.complaints
             suspects += driver.server.suspects
         for seat, why in self.cohorts.suspect(suspects).items():
             self.log.error("suspect", silo=self.cohorts.names(seat), reason=why)
@@ -430,7 +429,7 @@ class RunDriver:
         preview = training.preview()
         if preview is None or self._ahead is not None or self._stop_reason is not None:
             return
-        available = tuple(seat.index for seat in self.cohorts.present(ahead=True))
+        available = tuple(seat.index for seat in self.cohorts.present())
         least = self.cohorts.least(preview)
         seats = training.cohort(available, preview.number, least=least)
         if len(seats) < least:
@@ -443,9 +442,8 @@ class RunDriver:
 
     def _open(self, parameters: RoundParameters, seats: tuple[int, ...]) -> AttemptDriver:
         """Open an attempt under the roster in force: who was revoked is not invited."""
-        complaints = () if parameters.attempt == 0 else self.cohorts.complaints
         current = under(self.hub.roster, parameters)
-        return self.attempts.open(current, seats, self._abandons, complaints)
+        return self.attempts.open(current, seats, self._abandons)
 
     async def _commit(
         self, training: TrainingRun, driver: AttemptDriver, outcome: Finished
@@ -470,7 +468,6 @@ class RunDriver:
         )
         await asyncio.to_thread(self._save, training, report)
         self._abandons = ()
-        self.cohorts.begin_round()
         self.standing.reports.append(report)
         driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
         self.standing.progress.note()

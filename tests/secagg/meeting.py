@@ -43,7 +43,6 @@ class Meeting:
         deadlines: PhaseDeadlines | None = None,
         with_state: bool = True,
         abandons: tuple[messages.Abandon, ...] = (),
-        complaints: tuple[messages.Complaint, ...] = (),
     ) -> None:
         self.stage = stage
         self.store = MemoryStore()
@@ -67,7 +66,6 @@ class Meeting:
             cohort=stage.cohort,
             deadlines=deadlines or PhaseDeadlines(),
             abandons=abandons,
-            complaints=complaints,
         )
         self.carry_out(self.server.start(self.now))
         if with_state:

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
-from secagg.blame import Suspect, disbelieved, suspects
+from secagg.blame import Suspect, suspects
 from secagg.evidence import EvidenceKind, two_statements
 from secagg.messages import Complaint
 from secagg.testing import make_federation, make_parameters
@@ -13,21 +11,12 @@ from tests.adversary.stage import small_spec
 COMPLAINT = Complaint(setup=bytes(32), seat=2, dealer=4, reason="A4_BAD_SHARE")
 
 
-@pytest.mark.parametrize(
-    ("earlier", "is_accepted", "seat"),
-    [
-        ((), False, 4),
-        ((), True, 2),
-        ((replace(COMPLAINT, dealer=3),), False, 2),  # it has complained about another one
-        ((COMPLAINT,), False, 4),  # about the same one, in another attempt
-        ((replace(COMPLAINT, seat=1, dealer=3),), False, 4),  # others' quarrels
-    ],
-)
-def test_either_the_dealer_or_the_accuser_lies(
-    earlier: tuple[Complaint, ...], is_accepted: bool, seat: int
-) -> None:
-    """The dealer is left out, unless something speaks for it."""
-    assert disbelieved(COMPLAINT, earlier=earlier, is_accepted=is_accepted) == seat
+def test_a_complaint_leaves_out_both_ends() -> None:
+    """Either may lie, so neither is believed."""
+    assert suspects([], [COMPLAINT]) == (
+        Suspect(seat=2, complaint=COMPLAINT),
+        Suspect(seat=4, complaint=COMPLAINT),
+    )
 
 
 def test_suspects_are_sorted_and_named_once() -> None:
@@ -36,11 +25,11 @@ def test_suspects_are_sorted_and_named_once() -> None:
     parameters = make_parameters(federation.roster, small_spec(4))
     case = two_statements(EvidenceKind.CONTRADICTION, 4, parameters, COMPLAINT, COMPLAINT)
     other = replace(case, accused=1)
-    found = suspects([case, other], {4: COMPLAINT, 2: COMPLAINT})
+    found = suspects([case, other], [COMPLAINT])
     assert found == (
         Suspect(seat=1, evidence=other),
         Suspect(seat=2, complaint=COMPLAINT),
         Suspect(seat=4, evidence=case),
     )
     assert [item.is_proven for item in found] == [True, False, True]
-    assert suspects([], {}) == ()
+    assert suspects([], []) == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from secagg.blame import Suspect
+from secagg.blame import Suspect, suspects
 from secagg.evidence import Evidence, EvidenceKind
 from secagg.ids import RunId
 from secagg.messages import Complaint
@@ -31,9 +31,9 @@ def cohorts() -> Cohorts:
     return Cohorts(run=RunId(bytes(16)), plan=PLAN, hub=hub, redundancy=0, enrolled=(1, 2, 3, 4, 5))
 
 
-def present(cohorts: Cohorts, *, ahead: bool = False) -> list[int]:
+def present(cohorts: Cohorts) -> list[int]:
     """The seats that would be invited."""
-    return [seat.index for seat in cohorts.present(ahead=ahead)]
+    return [seat.index for seat in cohorts.present()]
 
 
 def complaint(seat: int, dealer: int) -> Complaint:
@@ -55,34 +55,51 @@ def test_a_refusal_counts_for_the_run(cohorts: Cohorts) -> None:
     """It is named with the silo's own reason."""
     assert present(cohorts) == [1, 3, 4, 5]
     cohorts.refusals[4] = "A1_POLICY_REFUSED: n_c"
-    assert present(cohorts) == present(cohorts, ahead=True) == [1, 3, 5]
+    assert present(cohorts) == [1, 3, 5]
     assert cohorts.missing() == "silo-2, silo-4; silo-4 says A1_POLICY_REFUSED: n_c"
 
 
-def test_a_doubt_counts_for_the_round(cohorts: Cohorts) -> None:
-    """Of the dealer or of the accuser; the next round may be opened ahead with them."""
-    dealer = Suspect(seat=1, complaint=complaint(5, 1))
-    accuser = Suspect(seat=5, complaint=complaint(5, 3))
-    assert cohorts.suspect([dealer]) == {
-        1: "left out of this round: silo-5 says that its shares are bad"
-    }
-    told = cohorts.suspect([dealer, accuser])
-    assert told == {5: "left out of this round: nobody else has found silo-3's shares bad"}
-    assert (present(cohorts), present(cohorts, ahead=True)) == ([3, 4], [1, 3, 4, 5])
-    cohorts.begin_round()
-    assert (present(cohorts), cohorts.left_out) == ([1, 3, 4, 5], {})
+def quarrel(seat: int, dealer: int) -> tuple[Suspect, ...]:
+    """What the server makes of a complaint."""
+    return suspects([], [complaint(seat, dealer)])
+
+
+def test_a_complaint_counts_for_the_run(cohorts: Cohorts) -> None:
+    """Against both of its ends."""
+    why = "left out of this run: silo-5 says that silo-1's shares are bad"
+    assert cohorts.suspect(quarrel(5, 1)) == {1: why, 5: why}
+    assert present(cohorts) == [3, 4]
+    assert cohorts.suspect(quarrel(5, 1)) == {}
+
+
+def test_one_liar_costs_one_honest_silo(cohorts: Cohorts) -> None:
+    """It complains about another one in each attempt, as in two that are open at once."""
+    cohorts.suspect([*quarrel(5, 1), *quarrel(5, 3)])
+    cohorts.suspect(quarrel(5, 4))
+    assert present(cohorts) == [3, 4]
+    cohorts.suspect(quarrel(3, 1))  # about one that is out already
+    assert present(cohorts) == [3, 4]
+    cohorts.suspect(quarrel(3, 4))
+    assert present(cohorts) == []
+
+
+def test_nobody_is_doubted_for_the_word_of_a_proven_liar(cohorts: Cohorts) -> None:
+    """Nor for a quarrel with it."""
+    cohorts.suspect([*quarrel(5, 1), Suspect(seat=5, evidence=proof(5))])
+    cohorts.suspect(quarrel(3, 5))
+    assert present(cohorts) == [1, 3, 4]
 
 
 def test_a_proof_counts_from_then_on(cohorts: Cohorts) -> None:
     """It takes the place of a doubt."""
-    cohorts.suspect([Suspect(seat=5, complaint=complaint(5, 3))])
+    cohorts.suspect(quarrel(5, 3))
     told = cohorts.suspect([Suspect(seat=5, evidence=proof(5))])
     assert told == {}, "left out before"
-    cohorts.begin_round()
-    assert present(cohorts) == present(cohorts, ahead=True) == [1, 3, 4]
+    assert present(cohorts) == [1, 4]
     assert cohorts.missing() == (
-        "silo-2, silo-5; silo-5 is left out: there is evidence against it (bad revealer); see "
-        "`secagg transcript verify`"
+        "silo-2, silo-3, silo-5; silo-5 is left out: there is evidence against it (bad revealer); "
+        "see `secagg transcript verify`; silo-3 is left out of this run: silo-5 says that silo-3's "
+        "shares are bad"
     )
 
 
