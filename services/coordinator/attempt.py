@@ -74,6 +74,8 @@ from services.wire.calls import (
 )
 
 Outcome = Finished | Aborted
+# Envelopes of one silo; what it asks for beyond them would fill this process's memory.
+_MOST_UNREAD: Final = 8
 _COMPLETES: Final[Mapping[type[SiloMessage], Phase]] = {
     Advertise: Phase.ADVERTISE,
     Share: Phase.SHARE,
@@ -394,6 +396,8 @@ class AttemptDriver:
             is_audit = isinstance(message, AuditorMessage)
             if is_audit and self._asked.get(seat) == data:
                 return  # the reply was lost; what was asked for lies in the mailbox
+            if is_audit and self.cohort[seat].depth >= _MOST_UNREAD:
+                raise NotNowError("look at what was shown before asking for more")
             entry = Entry(event=Event.MESSAGE, now=now, seat=seat, body=data)
             try:
                 await self._step(

@@ -239,9 +239,9 @@ class RunLedger:
         if answer.lines < self._known.get(seat, 0):
             self._lost_lines.add(seat)  # it lost its copy and needs the ledger from its start
         self._known[seat] = answer.lines
-        if answer.entry_hash and answer.signature:
-            signature = Signature(signer=silo, sig=answer.signature.hex())
-            self._signatures.setdefault(answer.entry_hash, {})[seat] = signature
+        signed = self._signatures.get(answer.entry_hash)
+        if signed is not None and answer.signature:  # else of no draft that was sent
+            signed[seat] = Signature(signer=silo, sig=answer.signature.hex())
             self._refusals.pop(seat, None)
         self._came.set()
 
@@ -294,10 +294,10 @@ class RunLedger:
         book = await asyncio.to_thread(self._begin)
         self._refusals.clear()
         self._lost_lines.clear()
+        signed = self._signatures.setdefault(draft.entry_hash, {})
         for seat in seats:
             self._notify(seat, where, draft)
         give_up = monotonic() + wait_s
-        signed = self._signatures.setdefault(draft.entry_hash, {})
         retried: set[int] = set()
         while len(signed) < least:
             left = give_up - monotonic()

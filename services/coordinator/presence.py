@@ -10,6 +10,7 @@ at once.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from services.errors import ConflictError, NotAllowedError, NotNowError
 
 # After its poll was cut, a silo tries again some five times within these seconds (silo.link).
 _CUT_S: Final = 3.0
+# Replaced processes of one silo that are told so; older ones are strangers, and refused as such.
+_MOST_FENCED: Final = 16
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class Presence:
     return_s: float = 0.0
     _began: float = field(init=False)
     _sessions: dict[SiloId, _Session] = field(default_factory=dict)
-    _fenced: dict[SiloId, set[bytes]] = field(default_factory=dict)
+    _fenced: dict[SiloId, deque[bytes]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -76,7 +79,7 @@ class Presence:
                     f"{self.silent_after_s:g} s",
                     remote_code="ALREADY_CONNECTED",
                 )
-            self._fenced.setdefault(silo, set()).add(session.incarnation)
+            self._fenced.setdefault(silo, deque(maxlen=_MOST_FENCED)).append(session.incarnation)
             session = None
         is_new = session is None
         if session is None:

@@ -37,6 +37,8 @@ from services.storage.silo import SiloStore
 MODEL_FILE: Final = "model.safetensors"
 # Lies beside a model that this silo has from the coordinator's word alone.
 UNVERIFIED: Final = "unverified"
+# Runs kept in memory, each with its table: only the coordinator says when one is over.
+_MOST_RUNS: Final = 2
 _PLAN: Final = "plan"
 _ENDED: Final = "ended"
 
@@ -91,6 +93,9 @@ class Learner:
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan, _ENDED: None})
             self._participants[parameters.run] = participant
+            for run in list(self._participants)[:-_MOST_RUNS]:
+                del self._participants[run]  # it can be made again from what is stored
+                self._settled.pop(run, None)
 
     def _require_room(self, parameters: RoundParameters) -> None:
         """Raise NoRoomError unless the disk has room for a round; says how much is missing.

@@ -29,13 +29,12 @@ from secagg.ids import AttemptId, RunId
 from secagg.journal import JournalEvent, SiloHistory, decode_line
 from secagg.keys import IdentityKey
 from secagg.messages import (
-    MAX_STATE_BYTES,
     STATE,
-    AbandonRequest,
     Refusal,
     RoundOpen,
     ServerMessage,
     StateNotice,
+    attachments,
     decode_message,
     signed,
 )
@@ -303,7 +302,12 @@ class SiloNode:
             raise InvalidRequestError(f"a coordinator does not send {type(message).__name__}")
         if isinstance(message, RoundOpen) and message.parameters.attempt_id != attempt:
             raise InvalidRequestError(f"an opening of another attempt came as {attempt}")
+        expected = {(attempt, item.name) for item in attachments(message)}
         for reference in envelope.vectors:
+            vector = reference.vector
+            owner = AttemptId(run=vector.run, round=vector.round, attempt=vector.attempt)
+            if (owner, vector.name) not in expected:
+                raise InvalidRequestError(f"{message.LABEL} does not come with {vector}")
             if reference.nbytes > self.policy.max_state_bytes:
                 raise InvalidRequestError(
                     f"{reference.vector} has {reference.nbytes} bytes; this silo's policy allows "
@@ -315,8 +319,7 @@ class SiloNode:
         """The attempt's driver: the live one, a new one, or one that recalls the journal."""
         if attempt in self._live:
             return self._live[attempt]
-        if self.history.has(attempt, JournalEvent.OPENED) or isinstance(message, AbandonRequest):
-            # A promise about an attempt that never reached this silo helps the others, too.
+        if self.history.has(attempt, JournalEvent.OPENED):
             return self._recall(attempt)
         if not isinstance(message, RoundOpen) or self._leave_at is not None:
             return None
@@ -503,7 +506,7 @@ class SiloNode:
             is_own = state is not None
             if state is None:
                 newest = VectorId(run=envelope.run, round=0, attempt=0, name=STATE)
-                state = await self.link.fetch(newest, max_bytes=MAX_STATE_BYTES)
+                state = await self.link.fetch(newest, max_bytes=self.policy.max_state_bytes)
             path = await asyncio.to_thread(self.learner.release, envelope.run, state, is_own=is_own)
             log.info("model-kept", file=str(path), recomputed_here=is_own)
         await asyncio.to_thread(self.learner.end, envelope.run)

@@ -8,9 +8,11 @@ import pytest
 
 from secagg import phases
 from secagg.effects import Aborted, Finished, Send, TrainingWanted
+from secagg.errors import RemoteProtocolError
 from secagg.journal import SiloHistory
 from secagg.messages import (
     MASKED,
+    ChunkRequest,
     MaskedInput,
     Result,
     RoundOpen,
@@ -279,5 +281,27 @@ def test_chunks_have_their_time_place_and_size(tmp_path: Path) -> None:
             await attempt.driver.get_chunk(attempt.vector("masked.1"), 0)
         assert (await attempt.driver.get_chunk(attempt.vector("state"), 0)).data == b"the state"
         running.cancel()
+
+    asyncio.run(go())
+
+
+def test_what_lies_unread_bounds_what_is_shown(tmp_path: Path) -> None:
+    """A silo that only asks does not fill the coordinator's memory."""
+
+    async def go() -> None:
+        attempt = Attempt(tmp_path, shown=2)
+        where = attempt.parameters
+        asked = ChunkRequest(binding=bytes(32), seat=5, chunk=0, of=0).encode()
+        envelope = ProtocolEnvelope(
+            run=where.run, round=where.round, attempt=where.attempt, message=b"shown"
+        )
+        for _ in range(7):
+            attempt.mailboxes[5].post(envelope)
+        with pytest.raises(RemoteProtocolError):  # it reaches the round, which shows nothing yet
+            await attempt.driver.submit(5, asked)
+        attempt.mailboxes[5].post(envelope)
+        with pytest.raises(NotNowError):
+            await attempt.driver.submit(5, asked)
+        attempt.driver.close()
 
     asyncio.run(go())

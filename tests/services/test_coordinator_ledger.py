@@ -249,6 +249,18 @@ def test_heads_of_others_or_of_another_history_are_refused(tmp_path: Path) -> No
     world.ledger.receive(1, answer)
 
 
+def test_signatures_of_what_was_not_asked_are_not_kept(tmp_path: Path) -> None:
+    """Else a silo could fill the coordinator's memory."""
+    world = World(tmp_path)
+    world.run(world.play())
+    for number in range(3):
+        made_up = LedgerAnswer(
+            run=parameters().run, lines=1, entry_hash=f"{number:064}", signature=bytes(64)
+        )
+        world.ledger.receive(1, made_up)
+    assert not world.ledger._signatures
+
+
 def test_padding_shows_a_missing_share(tmp_path: Path) -> None:
     """Three shares: in order; two where three should be: an alarm's p-value."""
     world = World(tmp_path)

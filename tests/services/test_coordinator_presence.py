@@ -1,6 +1,7 @@
 """Presence: one process speaks for a silo (bug cases DRP-07 and DRP-08)."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -145,3 +146,17 @@ def test_after_a_new_roster_every_silo_greets_again(presence: Presence) -> None:
     presence.touch(SILO, FIRST)
     assert not presence.hello(SILO, FIRST), "it is the same process"
     presence.check(SILO, FIRST)
+
+
+def test_replaced_processes_are_not_kept_without_end(presence: Presence) -> None:
+    """One that is forgotten is a stranger beside a live process, and still does not speak."""
+    names = [bytes([number]) * 16 for number in range(40)]
+    presence.hello(SILO, names[0])
+    for before, name in pairwise(names):
+        presence.hello(SILO, name, (before,))
+    assert len(presence._fenced[SILO]) < 20
+    for old in names[:-1]:
+        with pytest.raises((NotAllowedError, ConflictError)):
+            presence.hello(SILO, old)
+        with pytest.raises((NotAllowedError, NotNowError)):
+            presence.check(SILO, old)

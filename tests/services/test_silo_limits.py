@@ -1,0 +1,94 @@
+"""What a coordinator can make a silo keep, and what it can slip in beside a message."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fl.pipeline import vector_spec
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.testing import toy_task
+from secagg.ids import AttemptId, RunId
+from secagg.journal import SiloHistory
+from secagg.messages import STATE, SUM, AbandonRequest, RoundOpen, StateNotice
+from secagg.policy import SiloPolicy
+from secagg.testing import SeededRng, make_federation, make_parameters
+from services.config import SiloConfig
+from services.errors import InvalidRequestError
+from services.silo.learner import Learner
+from services.silo.ledger import SiloLedgers
+from services.silo.node import SiloNode
+from services.storage.silo import SiloStore
+from services.wire.calls import ProtocolEnvelope, VectorId, VectorReference
+
+ATTEMPT = AttemptId(run=RunId(bytes(range(16))), round=3, attempt=0)
+
+
+def test_the_tables_of_two_runs_are_kept_however_many_are_opened(tmp_path: Path) -> None:
+    """Whether a run is over is the coordinator's word alone."""
+    federation = make_federation(5)
+    plan = TrainingPlan(
+        task=TaskPlan(name="fl.testing:toy_task"),
+        local=LocalPlan(local_steps=1, learning_rate=0.1),
+        rounds=1,
+        max_silos=5,
+    )
+    settings = SiloConfig(
+        coordinator="127.0.0.1:8443",
+        directory=tmp_path,
+        storage=tmp_path,
+        task="fl.testing:toy_task",
+    )
+    size = sum(value.size for value in toy_task({}).initial_model(0).values())
+    store = SiloStore(tmp_path / "store")
+    learner = Learner(
+        config=settings,
+        seat=1,
+        roster=federation.roster,
+        store=store,
+        ledgers=cast("SiloLedgers", SimpleNamespace(check_round=lambda *_: None)),
+        rng=SeededRng(1),
+    )
+    for number in range(5):
+        parameters = make_parameters(
+            federation.roster,
+            vector_spec(plan, 1, size),
+            run=RunId(number.to_bytes(16, "big")),
+            round=1,
+            training_plan=plan.digest(),
+            n_max=5,
+        )
+        learner.admit(RoundOpen(parameters=parameters, plan=plan.document()))
+    assert [run.hex[-1] for run in learner._participants] == ["3", "4"]
+    store.close()
+
+
+def _state(name: str, attempt: AttemptId = ATTEMPT) -> ProtocolEnvelope:
+    message = StateNotice(setup=bytes(32), model_hash=bytes(32), nbytes=5, signature=bytes(64))
+    vector = VectorId(run=attempt.run, round=attempt.round, attempt=attempt.attempt, name=name)
+    return ProtocolEnvelope(
+        run=ATTEMPT.run,
+        round=ATTEMPT.round,
+        attempt=ATTEMPT.attempt,
+        message=message.encode(),
+        vectors=(VectorReference(vector=vector, chunks=1, nbytes=5),),
+    )
+
+
+def test_a_message_comes_with_its_own_vectors_only() -> None:
+    """Nothing is appended to a state that was checked before."""
+    node = cast("SiloNode", SimpleNamespace(policy=SiloPolicy()))
+    SiloNode._opened(node, _state(STATE), ATTEMPT)
+    other = AttemptId(run=ATTEMPT.run, round=2, attempt=0)
+    for envelope in (_state(SUM), _state("masked"), _state(STATE, other)):
+        with pytest.raises(InvalidRequestError, match="does not come with"):
+            SiloNode._opened(node, envelope, ATTEMPT)
+
+
+def test_nothing_is_promised_of_attempts_that_never_reached_this_silo() -> None:
+    """It has no share in them; each promise would stay in its journal for good."""
+    node = SimpleNamespace(_live={}, history=SiloHistory(), _leave_at=None)
+    asked = AbandonRequest(run=ATTEMPT.run, round=ATTEMPT.round, attempt=ATTEMPT.attempt)
+    assert asyncio.run(SiloNode._driver(cast("SiloNode", node), ATTEMPT, asked)) is None
