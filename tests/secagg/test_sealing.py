@@ -1,5 +1,6 @@
 """Tests of secagg.sealing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg.canonical import digest, encode, u32
 from secagg.errors import BadKeyError, BadShareError, ParameterError
+from secagg.hybrid import CIPHERTEXT_BYTES, Encapsulated
 from secagg.keys import AgreementKey, hkdf
 from secagg.rng import SystemRng
 from secagg.sealing import (
@@ -147,3 +149,12 @@ def test_commitments_are_the_hashes_of_the_specification() -> None:
     assert commit_share(SETUP, 7, 9, "a", secret) == expected
     assert commit_share(SETUP, 7, 9, "b", secret) != expected
     assert commit_share(SETUP, 9, 7, "a", secret) != expected
+
+
+def test_the_ciphertext_is_bound_beside_its_secret() -> None:
+    """In the hybrid suite: another ciphertext for the same secret opens nothing."""
+    kem = Encapsulated(secret=Secret(b"s" * 32), ciphertext=b"c" * CIPHERTEXT_BYTES)
+    box = _box(kem=kem)
+    assert _open(box, kem=kem) == b"share"
+    with pytest.raises(BadShareError):
+        _open(box, kem=replace(kem, ciphertext=b"d" * CIPHERTEXT_BYTES))
