@@ -94,7 +94,18 @@ CALM_ROUNDS = 2
 PAUSE_S = 2.5
 RANDOM = "at a random instant"
 # Not every round passes these points: something must have gone wrong in it.
-RARE = {"abandon", "abandoned", "message", "lost", "expired", "stopped", "late", "dead", "out"}
+RARE = {
+    "abandon",
+    "abandoned",
+    "message",
+    "lost",
+    "expired",
+    "stopped",
+    "late",
+    "dead",
+    "out",
+    "refused",
+}
 
 
 class ChaosError(Exception):
