@@ -76,11 +76,16 @@ class RunMemory:
 
     def required_state(self, number: int) -> bytes | None:
         """Return the model hash that round `number` must have, None if it is not known."""
+        known, state_hash = self._following()
+        return state_hash if known == number else None
+
+    def _following(self) -> tuple[int, bytes | None]:
+        """Return the last round whose state is known beforehand, and its hash; 0 for none."""
         stored = self._read(_NEXT)
         if stored is None:
-            return None
+            return 0, None
         known, state_hash = decode(stored, "next-state", max_bytes=1024, fields=2)
-        return state_hash if read_u64(known) == number else None
+        return read_u64(known), state_hash
 
     @property
     def is_leaving(self) -> bool:
@@ -129,7 +134,7 @@ class RunMemory:
         self._write({_PENDING: u64(number) + encode_state(tensors)})
 
     def settle(self, number: int, following: bytes | None, *, keeps: bool) -> None:
-        """Note a round's end, in one write.
+        """Note a round's end, in one write; an earlier round's takes nothing back.
 
         Args:
             number: of the round.
@@ -140,7 +145,8 @@ class RunMemory:
             RunStateError: it survived, but remembers no contribution.
         """
         writes: dict[str, bytes | None] = {}
-        if following is not None:
+        # A result that was withheld until now must not take back what a later one requires.
+        if following is not None and number + 1 >= self._following()[0]:
             writes[_NEXT] = encode("next-state", u64(number + 1), following)
         if keeps:
             writes.update(self._promotion(number))

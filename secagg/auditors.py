@@ -48,7 +48,7 @@ class SiloAuditor:
         identity: signs the nonce.
         roster: names the others' keys.
         rng: draws the nonce and the chunks of its own choice.
-        own_chunks: how many of those.
+        own_chunks: how many of those; None for as many as it would be assigned.
 
     Attributes:
         verified: chunks that were found to be right.
@@ -64,7 +64,7 @@ class SiloAuditor:
         identity: IdentityKey,
         roster: Roster,
         rng: Rng,
-        own_chunks: int,
+        own_chunks: int | None,
     ) -> None:
         self.verified: set[int] = set()
         self.evidence: Evidence | None = None
@@ -74,6 +74,9 @@ class SiloAuditor:
         self._roster = roster
         self._wire = claim.parameters.wire_spec
         self._chunks = self._wire.chunks
+        if own_chunks is None:
+            assignments = claim.parameters.redundancy * len(self._chunks)
+            own_chunks = -(-assignments // len(claim.share_roots))
         self._own = _choose(rng, own_chunks, len(self._chunks))
         unsigned = RecomputeNonce(
             binding=claim.result.binding, root=claim.result.root, seat=seat, nonce=rng.bytes(32)

@@ -60,7 +60,9 @@ class SiloPolicy:
         max_redundancy: silos that may recompute a chunk of the sum (SA1 spec 5.2). Each of them
             sees what the coordinator sees, so it counts toward n_c.
         min_redundancy: silos that must recompute a chunk; for silos that take no sum unseen.
-        own_chunks: chunks that this silo recomputes beyond those it is assigned.
+        own_chunks: chunks of its own choice that this silo recomputes beyond those it is assigned;
+            None means as many as its share of the assignment. Only these are out of the server's
+            hands (`secagg.recompute`).
     """
 
     n_c: int | None = None
@@ -82,7 +84,7 @@ class SiloPolicy:
     ledger_min_change: int = 0
     max_redundancy: int = 0
     min_redundancy: int = 0
-    own_chunks: int = 1
+    own_chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.n_c is not None and self.n_c < 0:
@@ -103,7 +105,8 @@ class SiloPolicy:
                 f"got {self.ledger_window}"
             )
 
-        if not 0 <= self.min_redundancy <= self.max_redundancy or self.own_chunks < 0:
+        own_chunks = self.own_chunks or 0
+        if not 0 <= self.min_redundancy <= self.max_redundancy or own_chunks < 0:
             raise ParameterError(
                 f"policy: expected 0 <= min_redundancy <= max_redundancy and own_chunks >= 0, got "
                 f"{self.min_redundancy}, {self.max_redundancy} and {self.own_chunks}"

@@ -7,9 +7,11 @@ party. Unlike the tags it needs no shared key: it tells a lying coordinator from
 
 Chunks are assigned to silos by a hash over the signed root and nonces that the silos send after
 it: a server that knew the assignment before could falsify the chunks of its accomplices. With
-redundancy r each silo recomputes about r·d/n coordinates, whatever n is; a wrong chunk is found
-unless all r silos that were assigned it, and all that chose it themselves, are accomplices. A
-server that leaves out nonces can try assignments, so a silo insists on its own nonce.
+redundancy r an honest server's n silos are assigned about r·d/n coordinates each. The list of
+nonces is the server's word, though, and may differ from silo to silo: it can leave out others'
+nonces until a wrong chunk is assigned to its accomplices alone. So each silo adds as many chunks
+of its own choice, which nobody knows before the sum is signed: of h honest silos one finds a wrong
+chunk with probability 1 - (1 - r/n)^h at least, whatever the server shows.
 
 Privacy: to recompute, a silo is shown masked vectors, the self mask secrets of survivors and the
 mask keys of dropouts: all that the coordinator has seen. **Every silo that recomputes therefore

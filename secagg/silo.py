@@ -204,10 +204,12 @@ class SiloRound:
             raise PolicyRefusedError(
                 "policy rule training_plans: the document that came is not the one ctx names"
             )
-        effects = absorb_abandons(
+        # What is dead is dead: on the disk too if this attempt is refused now.
+        self.parting += absorb_abandons(
             message.abandons, history=self._history, parameters=parameters, roster=self._roster
         )
         self._history.check_open(parameters)
+        effects, self.parting = self.parting, []
         own = Holdings(seat=self.seat, suite=parameters.cipher_suite, rng=self._rng)
         self._holdings = own
         advertise = messages.signed(own.advertise(parameters.ctx()), self._identity)

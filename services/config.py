@@ -191,7 +191,7 @@ class Policy(_Settings):
     ledger_min_change: Annotated[int, Field(ge=0)] = 0
     max_redundancy: Annotated[int, Field(ge=0)] = 0
     min_redundancy: Annotated[int, Field(ge=0)] = 0
-    own_chunks: Annotated[int, Field(ge=0)] = 1
+    own_chunks: Annotated[int, Field(ge=0)] | None = None
 
     def silo_policy(self) -> SiloPolicy:
         """Return the policy in the protocol's own terms.

@@ -80,6 +80,17 @@ def test_too_few_abandon_statements() -> None:
     second.assert_hidden(first)
 
 
+def test_what_is_dead_is_on_the_disk_although_the_attempt_is_refused() -> None:
+    """The statements count, whatever they came with; memory and journal must not differ."""
+    first = Stage(5)
+    first.mask()
+    again = _next(first, attempt=0)
+    opening = _opening(again, _abandons(first, 1, 2, 3, 4))
+    again.refuses(5, opening, ReplayError, "opened before")
+    assert first.histories[5].has(first.parameters.attempt_id, JournalEvent.DEAD)
+    assert JournalEvent.DEAD in {record.event for record in again.journals[5]}
+
+
 def test_abandon_statements_of_outsiders() -> None:
     """Silos outside U1 hold no shares: their statements prove nothing, even to the quorum."""
     policies = {seat: SiloPolicy(n_c=2) for seat in range(1, 11)}

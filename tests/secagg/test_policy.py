@@ -45,7 +45,7 @@ def vectors(*weights: tuple[int, ...]) -> dict[str, Any]:
         ({"ledger_window": -1}, r"ledger_window must be in \[0, 64\]"),
         ({"ledger_window": 65}, "ledger_window"),
         ({"min_redundancy": 1}, "expected 0 <= min_redundancy <= max_redundancy"),
-        ({"min_redundancy": -1}, "got -1, 0 and 1"),
+        ({"min_redundancy": -1}, "got -1, 0 and None"),
         ({"own_chunks": -1}, "own_chunks >= 0"),
     ],
 )
