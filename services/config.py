@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dp.account import Account
 
 _MAX_BYTES: Final = 1024 * 1024
+_FACTORY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):([0-9]{1,5})")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,17 +47,17 @@ def _from_base(value: object, info: ValidationInfo) -> object:
     return Path(base) / value if isinstance(value, str) and isinstance(base, Path) else value
 
 
-def _check_address(value: str) -> str:
-    match = _ADDRESS.fullmatch(value)
+def _check_address(value: object) -> str:
+    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if match is None or not 0 <= int(match[2]) <= 65535:
         raise ValueError('an address such as "127.0.0.1:8443" or "[::1]:8443"')
-    return value
+    return match[0]
 
 
-def _check_task(value: str) -> str:
-    if value != "tabular" and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value) is None:
-        raise ValueError('"tabular" or "package.module:factory"')
-    return value
+def _check_task(value: object) -> str:
+    if isinstance(value, str) and (value == "tabular" or _FACTORY.fullmatch(value)):
+        return value
+    raise ValueError('"tabular" or "package.module:factory"')
 
 
 class _SecretValueError(ValueError):
@@ -635,6 +636,15 @@ class RunConfig(_Settings):
         return self
 
 
+# By which top-level keys a file is known; the first that fits counts.
+_MARKS: Final[tuple[tuple[set[str], type[BaseModel], str], ...]] = (
+    ({"run"}, RunConfig, "run.toml"),
+    ({"storage", "coordinator"}, SiloConfig, "silo.toml"),
+    ({"storage"}, CoordinatorConfig, "coordinator.toml"),
+    ({"coordinator"}, OperatorConfig, "operator.toml"),
+)
+
+
 def load_config(path: Path, model: type[Model]) -> Model:
     """Read a settings file.
 
@@ -673,6 +683,7 @@ def parse_config(text: bytes, model: type[Model], *, source: str, base: Path) ->
         problems = error.errors(include_url=False)
         lines = "\n".join(f"  {_explain(problem, model)}" for problem in problems)
         keys = tuple(_dotted(problem["loc"]) for problem in problems)
+        lines += _looks_like(table, model)
         raise ConfigError(f"{source}: {len(keys)} problem(s)\n{lines}", keys=keys) from error
 
 
@@ -686,12 +697,26 @@ def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{key}: expected a value, got none"
         case "value_error":
             wanted = str(problem["ctx"]["error"])
+        case "model_type" | "dict_type":
+            wanted = "a table of keys"
         case _:
             wanted = problem["msg"].removeprefix("Input should be ")
     is_secret = isinstance(problem.get("ctx", {}).get("error"), _SecretValueError)
     is_hidden = is_secret or isinstance(problem["input"], dict)
     got = "" if is_hidden else f", got {problem['input']!r:.120}"
     return f"{key or 'the file'}: expected {wanted}{got}"
+
+
+def _looks_like(table: dict[str, object], model: type[BaseModel]) -> str:
+    """Say which kind of file this is instead, if it has the marks of another one."""
+    for mark, other, name in _MARKS:
+        if mark <= table.keys() and not issubclass(model, other):
+            return f"\n  it looks like a {name}; expected a {_name_of(model)}"
+    return ""
+
+
+def _name_of(model: type[BaseModel]) -> str:
+    return next((name for _, kind, name in _MARKS if issubclass(model, kind)), "settings file")
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

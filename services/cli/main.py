@@ -26,6 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # help speaks of [tables] of TOML, which markup would swallow
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Secure aggregation for cross-silo federated learning: nobody sees anything but the sum.",
     epilog="Start with: secagg demo",

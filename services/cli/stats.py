@@ -55,7 +55,8 @@ def describe(
 ) -> None:
     """Print counts, means, variances, histograms and quartiles over all silos, from one sum.
 
-    A [[numeric]] table has name, low, high and bins; a [[categorical]] one name and categories.
+    A [[numeric]] table has name, low, high and bins; a [[categorical]] one name and categories;
+    docs/algorithms.md has an example.
     With --silo and --z the sum carries noise and every silo's data set is charged for it.
     """
     from services.errors import ConfigError

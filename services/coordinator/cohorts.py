@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fl.errors import BudgetExhaustedError
 from fl.plan import TrainingPlan
 from fl.privacy import document_of, privacy_of
 from fl.run import RoundPreview, RoundRequest
@@ -22,6 +23,8 @@ from services.coordinator.hub import Hub
 
 # What the coordinator asks where nobody asked for more; silos refuse less (secagg.policy).
 _ASKED: Final = SiloPolicy()
+# How a refusal begins by which a silo's privacy budget leaves the run.
+_SPENT: Final = BudgetExhaustedError.__name__
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +58,12 @@ class Cohorts:
         can = self._able()
         seats = tuple(seat for seat in self.hub.roster.seats if seat.index in can)
         return seats[: self.plan.max_silos]
+
+    @property
+    def spent(self) -> tuple[int, ...]:
+        """The run's seats whose data set's budget is spent, by their own word."""
+        spent = {seat for seat, why in self.refusals.items() if why.startswith(_SPENT)}
+        return tuple(sorted(spent & set(self.seats)))
 
     def missing(self) -> str:
         """The names of the others of this run, who refused and why, and who is left out."""

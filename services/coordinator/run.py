@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fl.errors import BudgetExhaustedError, NoRoomError, VariateLostError
+from fl.errors import NoRoomError, VariateLostError
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
 from fl.run import (
@@ -51,8 +51,6 @@ MODEL_FILE: Final = "model.safetensors"
 _LOST_VARIATE: Final = VariateLostError.__name__
 # Whoever refused for one of these reasons is invited again.
 _PASSING: Final = (_LOST_VARIATE, NoRoomError.__name__)
-# How a refusal begins by which a silo's privacy budget ends the run.
-_SPENT: Final = BudgetExhaustedError.__name__
 # How often a wait for free disk looks again.
 _SPACE_S: Final = 5.0
 # How often a wait for silos looks again, beside being woken by a Hello.
@@ -127,8 +125,8 @@ class RunDriver:
         except LedgerUnsignedError as error:
             await self._end(RunState.FAILED, str(error))
         except (TooFewSilosError, NoSpaceError) as error:
-            spent = any(why.startswith(_SPENT) for why in self.cohorts.refusals.values())
-            await self._end(RunState.BUDGET_EXHAUSTED if spent else RunState.FAILED, str(error))
+            state = RunState.BUDGET_EXHAUSTED if self.cohorts.spent else RunState.FAILED
+            await self._end(state, str(error))
         except (asyncio.CancelledError, StorageError):
             raise  # the coordinator goes down; the run goes on when it is back
         except Exception as error:  # noqa: BLE001 - a bug ends this run, not the coordinator
@@ -378,6 +376,8 @@ class RunDriver:
                 await self._commit(training, driver, outcome)
             case Aborted():
                 await self._give_up(training, driver, outcome)
+                if self._stop_reason is None:
+                    self._require_budgets(self.cohorts.least(request))
         lost = any(why.startswith(_LOST_VARIATE) for why in driver.refusals.values())
         if lost and training.status is TrainingStatus.RUNNING:
             training.request_refresh()
@@ -511,9 +511,11 @@ class RunDriver:
 
         Raises:
             TooFewSilosError: names those that are missing, and who refused and why.
+            BudgetSpentError: without the silos whose budget is spent there are too few.
         """
         give_up = monotonic() + self.deadlines.registration_s
         while self._stop_reason is None:
+            self._require_budgets(wanted)
             present = self.cohorts.present()
             if len(present) >= wanted:
                 self.standing.reason = ""
@@ -528,6 +530,21 @@ class RunDriver:
                 raise TooFewSilosError(text)
             await self.hub.presence.changed(min(left, _GLANCE_S))
         return ()
+
+    def _require_budgets(self, wanted: int) -> None:
+        """A spent budget does not come back by waiting (privacy.md 3).
+
+        Raises:
+            BudgetSpentError: without the silos whose budget is spent, `wanted` are not left.
+        """
+        spent = self.cohorts.spent
+        left = len(self.cohorts.seats) - len(spent)
+        if spent and left < wanted:
+            names = self.cohorts.names(*spent)
+            raise BudgetSpentError(
+                f"a round needs {wanted} silos, and {left} are left: the data-set budget is spent "
+                f"at {names}"
+            )
 
     def status(self, after_round: int = 0) -> calls.RunStatus:
         """Where the run stands, with the reports after a round."""

@@ -94,6 +94,7 @@ async def join(
             party=Party(name, identity),
             roster=lambda: greeting.roster,
             now=utc_now,
+            log=log,
         )
         node = SiloNode(
             seat=seat.index,

@@ -47,11 +47,14 @@ from services.ledger.messages import LedgerAnswer, LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
 from services.ledger.proofs import is_proof, read_proof
 from services.ledger.run_book import ledger_path
+from services.observe.logs import Logger
 from services.silo.data_set import DataSet, plan_entry
 from services.silo.run_lines import check_run_lines
 from services.storage.ledger import FileLedgerStore
 
 LEDGERS: Final = "ledgers"
+# What others are told of a spent budget: its figures are the silo's own affair.
+SPENT: Final = "this silo's data-set budget is spent; its own log has the figures"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class SiloLedgers:
         party: signs as this silo.
         roster: in force; its keys are what ledgers are checked with.
         now: the wall clock.
+        log: this silo's own; figures of its budget go nowhere else.
     """
 
     budget_settings: DataSetBudget | None
@@ -71,6 +75,7 @@ class SiloLedgers:
     party: Party
     roster: Callable[[], Roster]
     now: Callable[[], datetime]
+    log: Logger
     _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
@@ -203,7 +208,8 @@ class SiloLedgers:
             self._take(ledger, notice)
             entry_hash, signature = self._sign(notice, ledger)
         except BudgetExceededError as error:
-            return self._answer(run, code=BudgetExhaustedError.__name__, reason=str(error))
+            self.log.warning("budget-spent", run=run.hex, reason=str(error))
+            return self._answer(run, code=BudgetExhaustedError.__name__, reason=SPENT)
         except (PrivacyError, BadSignatureError) as error:
             if not isinstance(error, LedgerConflictError | PlanError):
                 self._broken[run] = str(error)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from fl.errors import (
+    BudgetExhaustedError,
     DataError,
     LearningError,
     NonFiniteUpdateError,
@@ -52,6 +53,7 @@ from services.observe.logs import Logger, where
 from services.silo.attempt import AttemptDriver, Outcome
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
+from services.silo.ledger import SPENT
 from services.silo.link import Link
 from services.silo.metrics import SiloMetrics
 from services.storage.blobs import FileVectorStore
@@ -579,8 +581,11 @@ def _told(error: BaseException) -> str:
     """What the coordinator is told of an error: nothing that may speak of this silo's data.
 
     A schema's problems name columns and count cells, a weight's say whether rows are too few or too
-    many, and a foreign error's text may quote anything; they stay in this silo's own log.
+    many, a budget's what other runs have spent, and a foreign error's text may quote anything; they
+    stay in this silo's own log.
     """
+    if isinstance(error, BudgetExhaustedError):
+        return SPENT
     if isinstance(error, DataError | NonFiniteUpdateError | SchemaError | WeightError):
         return "this silo's data or update cannot be used; its own log says why"
     return str(error)[:2000] if isinstance(error, LearningError) else "an error at this silo"

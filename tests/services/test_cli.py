@@ -92,6 +92,24 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
     assert (entry.epilog or "").startswith(f"Example: secagg {' '.join(command)}")
 
 
+@pytest.mark.parametrize("command", LEAVES, ids=" ".join)
+def test_help_shows_every_word(command: tuple[str, ...]) -> None:
+    """Brackets are TOML tables and no markup: nothing of a help text is lost on the way."""
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    from services.cli.main import app
+
+    shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=200).output
+    entry = get_command(app)
+    for part in command:
+        entry = entry.commands[part]  # type: ignore[attr-defined] # a group, until the leaf
+    texts = [entry.help or "", *(getattr(one, "help", None) or "" for one in entry.params)]
+    words = shown.split()
+    assert "[]" not in shown
+    assert not [word for text in texts for word in text.split() if word not in words]
+
+
 def test_a_missing_file_is_a_message(tmp_path: Path) -> None:
     """What was expected where, exit code 2, no traceback."""
     done = secagg("silo", "join", "-c", str(tmp_path / "none.toml"))

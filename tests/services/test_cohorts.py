@@ -106,3 +106,13 @@ def test_a_proof_counts_from_then_on(cohorts: Cohorts) -> None:
 def test_three_silos_are_safe_against_nobody() -> None:
     """So none of them may see what the coordinator sees."""
     assert [asked_n_c(make_federation(n).roster, PLAN) for n in (3, 4, 7)] == [0, 1, 2]
+
+
+def test_a_spent_budget_is_known_by_the_silos_own_word(cohorts: Cohorts) -> None:
+    """Of the run's silos only, and told from every other refusal."""
+    cohorts.refusals |= {
+        3: "BudgetExhaustedError: this silo's data-set budget is spent",
+        4: "SchemaError: this silo's data or update cannot be used",
+        6: "BudgetExhaustedError: it is not of this run",
+    }
+    assert cohorts.spent == (3,)

@@ -249,3 +249,18 @@ def test_an_own_task_has_no_model_of_ours() -> None:
         parse_run(own + "hidden = [8]\n")
     with pytest.raises(ConfigError, match=r"task: expected .*\[\[task.features\]\]"):
         parse_run(head)
+
+
+def test_another_kind_of_file_is_recognized() -> None:
+    """In plain words, whichever way round they were mixed up."""
+    with pytest.raises(ConfigError, match=r"looks like a run\.toml; expected a silo\.toml"):
+        parse_silo(RUN)
+    silo = 'coordinator = "a:1"\ndirectory = "a"\nstorage = "b"\ntask = "tabular"\n'
+    with pytest.raises(
+        ConfigError, match=r"looks like a silo\.toml; expected a run\.toml"
+    ) as caught:
+        parse_run(silo)
+    assert "task: expected a table of keys" in str(caught.value)
+    assert "instance of" not in str(caught.value)
+    with pytest.raises(ConfigError, match="coordinator: expected an address"):
+        parse_silo(silo.replace('"a:1"', "1"))

@@ -106,6 +106,7 @@ class World:
                 party=Party(ROSTER.seat(seat).silo.name, FEDERATION.identities[seat]),
                 roster=lambda: ROSTER,
                 now=now,
+                log=get_logger("silo"),
             )
             for seat in ROSTER.indices
         }
