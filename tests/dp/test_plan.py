@@ -186,6 +186,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     # Weights.
     (FEDSGD, {"weights": Weights.HIDDEN}, "one patient"),
     (SILO, {"strict": True}, "anyway"),
+    # Two integers round by more than one.
+    (
+        ISRL,
+        {"dimension": 1, "metrics": MetricRelease(loss_cap=1.0), "allow_low_utility": True},
+        "2 parameters",
+    ),
     # Segments.
     (SILO, {"clipping": Clipping.SEGMENTS}, "got none"),
     (SILO, {"segments": (Segment(name="a", length=99, bound=1.0),)}, "coordinates"),
