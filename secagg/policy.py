@@ -128,13 +128,21 @@ class SiloPolicy:
         ):
             if getattr(parameters, name) < least:
                 _refuse(name, f"at least {least}", getattr(parameters, name))
-        if parameters.redundancy < self.min_redundancy:
-            _refuse("min_redundancy", f"at least {self.min_redundancy}", parameters.redundancy)
+        self.check_redundancy(parameters.redundancy)
         self._check_rings(parameters)
         _check_pinned("training_plans", self.training_plans, parameters.training_plan)
-        _check_pinned("privacy_plans", self.privacy_plans, privacy_plan_hash(parameters.dp))
-        if parameters.redundancy > self.max_redundancy:
-            _refuse("max_redundancy", f"at most {self.max_redundancy}", parameters.redundancy)
+        self.check_privacy_plan(parameters.dp)
+
+    def check_redundancy(self, redundancy: int) -> None:
+        """Raise PolicyRefusedError unless so many silos may recompute a chunk."""
+        if redundancy < self.min_redundancy:
+            _refuse("min_redundancy", f"at least {self.min_redundancy}", redundancy)
+        if redundancy > self.max_redundancy:
+            _refuse("max_redundancy", f"at most {self.max_redundancy}", redundancy)
+
+    def check_privacy_plan(self, plan: bytes) -> None:
+        """Raise PolicyRefusedError unless this privacy plan's document may be named."""
+        _check_pinned("privacy_plans", self.privacy_plans, privacy_plan_hash(plan))
 
     def _check_fixed(self, parameters: RoundParameters, roster: Roster) -> None:
         """What is one value, or one of a few."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from services.cli.options import AsJson, Config, show
+from services.cli.options import AsJson, Config, require_apart, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +59,8 @@ def audit(
     from services.plans import build_plan
     from services.security.credentials import load_identity
 
+    if output is not None:
+        require_apart(output, config, *([] if ledger is None else [ledger]))
     if (ledger is None) != (directory is None):
         raise ConfigError("expected --ledger and --directory together, or neither")
     privacy = privacy_of(build_plan(load_config(config, RunConfig), max_silos=200))

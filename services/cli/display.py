@@ -56,6 +56,11 @@ class RunDisplay:
         if not status.summary.state.is_final:
             self._explain("waiting", status.summary.reason)
 
+    def tell(self, text: str) -> None:
+        """Say something beside the rounds; on stderr where a program may read stdout."""
+        console = self._console if self._console.is_terminal else Console(stderr=True)
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def _explain(self, who: str, reason: str) -> None:
         """Say once why a silo is not in the sum, or what the run waits for."""
         if reason and self._told.get(who) != reason:
@@ -63,7 +68,7 @@ class RunDisplay:
             self._print(f"  {who}: {reason}")
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _render(self, status: RunStatus) -> RenderableType:
         summary = status.summary

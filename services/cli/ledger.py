@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.cli.options import AsJson, show
+from services.cli.options import AsJson, require_apart, show
 
 if TYPE_CHECKING:
     from services.report.facts import Facts
@@ -97,6 +97,9 @@ def report(
     from services.report.page import html
     from services.report.table import to_csv
 
+    require_apart(output, ledger)
+    if table is not None:
+        require_apart(table, ledger, output)
     facts = _facts(ledger)
     write_atomic(output, html(facts).encode())
     typer.echo(f"{output}: epsilon {facts.spent:.4f} spent in {len(facts.live)} releases")

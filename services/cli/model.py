@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import AsJson, show
+from services.cli.options import AsJson, require_apart, show
 
 app = typer.Typer(no_args_is_help=True, help="Use a released model on a CSV file of one's own.")
 
@@ -55,5 +55,6 @@ def predict(
     """Write each row's probability of each class."""
     from services.scoring import predict_file
 
+    require_apart(output, model, data)
     rows = predict_file(model, data, output)
     typer.echo(f"{output}: {rows} rows")

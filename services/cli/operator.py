@@ -1,7 +1,7 @@
 """How the operator's commands reach the coordinator, and how they follow a run."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -43,23 +43,37 @@ async def run_client(config: Path) -> AsyncIterator[RunClient]:
         await channel.close()
 
 
-async def follow(client: RunClient, run: RunId) -> AsyncIterator[RunStatus]:
+def _untold(_text: str) -> None:
+    """Tell nobody."""
+
+
+async def follow(
+    client: RunClient, run: RunId, tell: Callable[[str], None] = _untold
+) -> AsyncIterator[RunStatus]:
     """Give the run's status at each change until it has ended; rounds come once each.
+
+    Args:
+        client: of the coordinator.
+        run: which.
+        tell: is told once whenever the coordinator goes out of reach.
 
     Raises:
         UnavailableError: the coordinator was out of reach for too long.
     """
-    revision, after_round, since = 0, 0, monotonic()
+    revision, after_round, since, is_away = 0, 0, monotonic(), False
     while True:
         try:
             reply = await client.watch_run(run, after_revision=revision, after_round=after_round)
         except UnavailableError:
             if monotonic() - since > _PATIENCE_S:
                 raise
+            if not is_away:
+                tell(f"cannot reach the coordinator, trying again for {_PATIENCE_S:.0f} s")
+            is_away = True
             await asyncio.sleep(_PAUSE_S)
             revision = 0  # a restarted coordinator counts anew
             continue
-        since = monotonic()
+        since, is_away = monotonic(), False
         if reply.revision == revision and not reply.status.summary.state.is_final:
             continue
         revision = reply.revision

@@ -31,6 +31,20 @@ def show(facts: Mapping[str, object], text: str, *, as_json: bool) -> None:
     typer.echo(json.dumps(facts, default=str) if as_json else text)
 
 
+def require_apart(output: Path, *inputs: Path) -> None:
+    """Refuse to write a command's result over what it reads.
+
+    Raises:
+        ConfigError: the output is one of the inputs, under whatever name.
+    """
+    from services.errors import ConfigError
+
+    for other in inputs:
+        is_same = output.samefile(other) if output.exists() and other.exists() else output == other
+        if is_same:
+            raise ConfigError(f"{output}: expected another file than the input {other}")
+
+
 def enroll_here(
     directory: Path, name: str, role: "Role", hosts: tuple[str, ...] = (), *, as_json: bool
 ) -> None:

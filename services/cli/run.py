@@ -207,7 +207,7 @@ async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
     last = None
     async with run_client(operator) as client:
         with RunDisplay() as display:
-            async for status in follow(client, RunId.parse(run)):
+            async for status in follow(client, RunId.parse(run), display.tell):
                 last = status.summary
                 if as_json:
                     typer.echo(json.dumps(_plain(asdict(status)), default=str))

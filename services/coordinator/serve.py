@@ -122,7 +122,7 @@ async def serve(config: CoordinatorConfig) -> None:
         )
         ends = [asyncio.create_task(one) for one in work]
         with exposed(config.metrics, metrics.registry, lambda: not stop.is_set()) as shown:
-            log.info("metrics", address=shown or "not shown")
+            log.info("metrics", address=shown or "not configured")
             done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         for other in others:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from fl.errors import LearningError
-from secagg.errors import SecAggError
+from fl.privacy import document_of, privacy_of
+from secagg.errors import PolicyRefusedError, SecAggError
 from secagg.ids import SiloId
 from secagg.roster import Roster
 from services.clock import utc_now
@@ -56,6 +57,7 @@ def check_silo(config: SiloConfig, run: Path | None) -> list[Finding]:
         ("connection", lambda: _connection(config)),
     ]
     if run is not None:
+        looks.append(("run", lambda: _run(config, run)))
         looks.append(("data", lambda: _data(config, run)))
     return [_look(what, look) for what, look in looks]
 
@@ -218,6 +220,22 @@ async def _ask(config: SiloConfig, credentials: Credentials, roster: Roster) -> 
         )
     finally:
         await channel.close()
+
+
+def _run(config: SiloConfig, run: Path) -> str:
+    """Hold the run's settings against the policy, as far as they tell what rounds will ask.
+
+    Raises:
+        PolicyRefusedError: every round would be refused by this rule.
+    """
+    policy, settings = config.policy.silo_policy(), load_config(run, RunConfig)
+    plan = build_plan(settings, max_silos=200)
+    policy.check_redundancy(settings.recompute.redundancy)
+    policy.check_privacy_plan(document_of(plan))
+    privacy = privacy_of(plan)
+    if (h_dp := privacy.h_dp if privacy else 0) < policy.h_dp:
+        raise PolicyRefusedError(f"policy rule h_dp: expected at least {policy.h_dp}, got {h_dp}")
+    return "its settings break no rule of the policy that can be told before a round"
 
 
 def _data(config: SiloConfig, run: Path) -> str:

@@ -127,7 +127,7 @@ async def join(
             linger_s=config.linger_s,
         )
         with exposed(config.metrics, metrics.registry, lambda: bool(greeting.coordinator)) as shown:
-            log.info("metrics", address=shown or "not shown")
+            log.info("metrics", address=shown or "not configured")
             return await node.run(stop or stop_signal())
     finally:
         renewing.cancel()

@@ -93,7 +93,7 @@ class SiloNode:
         directory: holds the attempts' vectors.
         history: the journal, replayed.
         runs: those that the journal speaks of.
-        once: leave when a run that this silo took part in has ended.
+        once: leave when a run that this silo took part in, or refused, has ended.
         linger_s: how long to stay in a round that goes on when told to stop.
     """
 
@@ -113,6 +113,7 @@ class SiloNode:
     once: bool = False
     linger_s: float = 0.0
     _accused: set[RunId] = field(default_factory=set)
+    _refused: set[RunId] = field(default_factory=set)
     _leave_at: float | None = None
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
     _training: _Training | None = None
@@ -294,6 +295,7 @@ class SiloNode:
         """Take what the coordinator's privacy ledger has come to, and answer with its head."""
         answer = await asyncio.to_thread(self.learner.ledgers.receive, notice)
         if answer.code:
+            self._refused.add(notice.run)
             self.log.warning("ledger-refused", code=answer.code, reason=answer.reason)
         await self._submit(attempt, answer)
 
@@ -407,6 +409,7 @@ class SiloNode:
             await asyncio.to_thread(self._check_coordinator, message.parameters.run)
             await asyncio.to_thread(self.learner.admit, message)
         except LearningError as error:
+            self._refused.add(message.parameters.run)
             refusal = Refusal(
                 ctx=message.parameters.ctx(),
                 seat=self.seat,
@@ -499,10 +502,15 @@ class SiloNode:
     async def _on_closed(self, envelope: ClosedEnvelope) -> None:
         """The run is over: keep its model, the same file at every silo."""
         takes_part = await asyncio.to_thread(self.learner.takes_part_in, envelope.run)
-        if not takes_part:
+        if not takes_part and envelope.run not in self._refused:
             return
         log = self.log.bind(run=envelope.run.hex)
         log.info("run-ended", state=envelope.state.value, reason=envelope.reason)
+        self._refused.discard(envelope.run)
+        if not takes_part:
+            if self.once:
+                self._ended = envelope.state
+            return
         if envelope.round > 0 and envelope.run not in self._accused:
             state = self.learner.own_state(envelope.run, envelope.round)
             is_own = state is not None

@@ -17,14 +17,21 @@ def federation(tmp_path: Path) -> LocalFederation:
     return make_federation(tmp_path, silos=("silo-1", "silo-2"), now=utc_now())
 
 
-def _look(federation: LocalFederation, task: str = "fl.testing:toy_task") -> dict[str, str]:
+def _look(
+    federation: LocalFederation,
+    task: str = "fl.testing:toy_task",
+    *,
+    policy: str = "",
+    ask: str = "",
+) -> dict[str, str]:
     """What is wrong with silo 1, by what was looked at."""
     text = f'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\ntask = "{task}"\n'
+    text += f"[policy]\n{policy}\n"
     config = parse_config(text.encode(), SiloConfig, source="silo.toml", base=federation.root)
     run = federation.root / "run.toml"
     run.write_text(
         '[run]\nname = "toy"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
-        f'[task]\nname = "{task}"\n',
+        f'[task]\nname = "{task}"\n{ask}\n',
         encoding="utf-8",
     )
     return {one.what: one.finding for one in check_silo(config, run) if not one.is_fine}
@@ -58,3 +65,25 @@ def test_a_factory_that_fails_is_a_finding(
     found = _look(federation, "failing_task_of_a_test:make")["data"]
     assert "RuntimeError at failing_task_of_a_test.py:2" in found
     assert "4711" not in found
+
+
+@pytest.mark.parametrize(
+    ("policy", "ask", "rule"),
+    [
+        ("", "[recompute]\nredundancy = 2", "max_redundancy: expected at most 0"),
+        ("max_redundancy = 2\nmin_redundancy = 1", "", "min_redundancy: expected at least 1"),
+        ("h_dp = 2", "", "h_dp: expected at least 2"),
+        (f'privacy_plans = ["{"0" * 64}"]', "", "privacy_plans"),
+    ],
+)
+def test_a_run_that_the_policy_refuses_is_found(
+    federation: LocalFederation, policy: str, ask: str, rule: str
+) -> None:
+    """Before a round is refused for it."""
+    assert rule in _look(federation, policy=policy, ask=ask)["run"]
+
+
+def test_a_run_that_the_policy_allows_is_fine(federation: LocalFederation) -> None:
+    """The control."""
+    found = _look(federation, policy="max_redundancy = 2", ask="[recompute]\nredundancy = 2")
+    assert set(found) == {"connection"}

@@ -251,3 +251,58 @@ def test_simulate_runs_the_toy(tmp_path: Path) -> None:
     done = secagg("simulate", "-c", str(config), "--silos", "4", "--json")
     assert done.returncode == 0, done.stderr
     assert '"status": "completed"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("model", "predict", "a.bin", "--data", "b.csv", "-o", "a.bin"),
+        ("model", "predict", "a.bin", "--data", "b.csv", "-o", "./b.csv"),
+        ("ledger", "report", "a.bin", "-o", "a.bin"),
+        ("ledger", "report", "a.bin", "-o", "page.html", "--csv", "page.html"),
+        ("audit", "-c", "a.bin", "-o", "a.bin"),
+    ],
+    ids=" ".join,
+)
+def test_no_result_is_written_over_what_it_is_made_of(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command refuses before it reads or writes anything."""
+    from typer.testing import CliRunner
+
+    from services.cli.main import app
+    from services.errors import ConfigError
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.bin", "b.csv"):
+        Path(name).write_text(name, "utf-8")
+    failure = CliRunner().invoke(app, command).exception
+    assert isinstance(failure, ConfigError)
+    assert "expected another file" in str(failure)
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == {
+        "a.bin": "a.bin",
+        "b.csv": "b.csv",
+    }
+
+
+def test_who_watches_is_told_that_the_coordinator_is_away() -> None:
+    """Nobody listens there; the watcher says so and goes on trying."""
+    import asyncio
+
+    import grpc
+
+    from secagg.ids import RunId
+    from services.cli.operator import follow
+    from services.wire.clients import RunClient
+
+    async def watch() -> str:
+        told: asyncio.Queue[str] = asyncio.Queue()
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            client = RunClient(channel, target="127.0.0.1:1")
+            statuses = follow(client, RunId(bytes(16)), told.put_nowait)
+            waiting = asyncio.ensure_future(anext(statuses))
+            text = await told.get()
+            waiting.cancel()
+        return text
+
+    assert "cannot reach the coordinator, trying again" in asyncio.run(watch())

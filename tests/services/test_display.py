@@ -71,3 +71,10 @@ def test_what_a_task_does_not_count_has_a_dash() -> None:
     assert "loss 0.5000, accuracy 0.2500, " in round_line(report(1), 9)
     assert "loss 0.5000, accuracy –, " in round_line(report(1, metrics={"loss": 0.5}), 9)
     assert "accuracy" not in round_line(report(1, metrics={}), 9)
+
+
+def test_brackets_in_a_reason_are_shown() -> None:
+    """A reason that names a TOML table is no markup."""
+    out = StringIO()
+    RunDisplay(Console(file=out, width=200)).update(status(reason="add [privacy] to them"))
+    assert "waiting: add [privacy] to them" in out.getvalue()
