@@ -41,11 +41,15 @@ def abandon_proof(
 ) -> Proof | None:
     """The proof that an attempt is dead, None if too few silos have promised.
 
+    None, too, once another roster is in force than the attempt's: the charge then stays.
+
     Args:
         abandons: statements, of this attempt or others.
         parameters: of the attempt.
         roster: in force.
     """
+    if roster.digest() != parameters.roster_digest:
+        return None
     wanted = parameters.attempt_id
     mine = {item.seat: item for item in abandons if item.attempt_id == wanted}
     needed = promises_needed(parameters, roster)

@@ -379,6 +379,8 @@ class SiloLedgers:
         if parameters is None or charge is None or charge.state is not ChargeState.OPEN:
             return
         known, roster = parameters, self.roster()
+        if roster.digest() != known.roster_digest:
+            return  # the charge stays, and the lines are in order
 
         def checker(charge: Charge, proof: Proof, /) -> bool:
             return is_proof(charge, proof, parameters=known, roster=roster)

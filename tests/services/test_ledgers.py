@@ -401,6 +401,27 @@ def test_a_charge_comes_back_only_with_enough_promises(tmp_path: Path) -> None:
     assert verify_ledger(own, keys).ok
 
 
+def test_a_charge_stays_once_another_roster_is_in_force(tmp_path: Path) -> None:
+    """Its seats are others, so promises cannot be counted any more; that stops no run."""
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    coordinator.commit(mine)
+    coordinator.charge(1, 0, mine)
+    parameters = round_parameters()
+    mine.check_round(parameters, TRAINING)
+    mine.charge(parameters, TRAINING)
+    everybody = abandons(range(1, SILOS + 1))
+    newer = replace(ROSTER, version=2, previous=ROSTER.digest())
+    assert abandon_proof(everybody, parameters, newer) is None
+    charge, proof = coordinator.book.charge_of(1, 0), abandon_proof(everybody, parameters, ROSTER)
+    assert charge is not None
+    coordinator.book.end(charge, reason="", proof=proof, checker=lambda *_: True, time_utc=NOW)
+    mine.roster = lambda: newer
+    assert not mine.receive(coordinator.notice()).code
+    assert mine.budget is not None
+    assert mine.budget.spent() > 1.0
+    coordinator.charge(1, 1, mine)
+
+
 def test_an_attempt_without_proof_stays_charged(tmp_path: Path) -> None:
     """Crash = spent."""
     coordinator = Coordinator(tmp_path / "run")
