@@ -29,6 +29,8 @@ _SILOS: Final = 100
 _COLLUDING: Final = 6  # a third of the 20 in a round
 _CAP: Final = 120
 _QUICK_CAP: Final = 80
+# On alike silos six rounds are enough, and one round more or less is the seed's doing.
+_ALIKE_SEEDS: Final = 10
 _TUNING_SEEDS: Final = (1000, 1001)
 _ALGORITHMS: Final = ("scaffold", "fedavg")
 _RATES: Final = (0.1, 0.3, 0.6)
@@ -95,6 +97,8 @@ def reproduce(session: Session) -> Report:
             tuned = partial(_tuned, session, split, cell, is_headline=is_headline)
             rate = _QUICK_RATE if session.is_quick else tuned()
             chosen = seeds if is_headline else seeds[:1]
+            if is_headline and share == 1.0:
+                chosen = session.seeds(_ALIKE_SEEDS, 1)
             curves = [_curve(session, split, cell, rate, seed) for seed in chosen]
             found[name, share, passes] = curves
             sampled = chosen[:1] if is_headline and not session.is_quick else ()
@@ -205,8 +209,7 @@ def _claims(found: dict[tuple[str, float, int], list[list[float]]], cap: int) ->
     ours, theirs = rounds("scaffold", 0.0), rounds("fedavg", 0.0)
     # What was not reached took more than the cap.
     shares = [a / min(b, cap) for a, b in zip(ours, theirs, strict=True)]
-    alike = [a / b for a, b in zip(rounds("scaffold", 1.0), rounds("fedavg", 1.0), strict=True)]
-    mean = sum(alike) / len(alike)
+    mean = sum(rounds("scaffold", 1.0)) / sum(rounds("fedavg", 1.0))
     return (
         Claim(
             text="0 % alike, E = 5: SCAFFOLD needs at most half of FedAvg's rounds; at most "
