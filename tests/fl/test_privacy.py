@@ -13,6 +13,7 @@ from dp.plan import (
     Mode,
     PrivacyPlan,
     Unit,
+    Weights,
     bound_on_grid,
     share_noise_std,
     steps_per_unit,
@@ -270,6 +271,16 @@ def test_a_failure_that_depends_on_data_ends_as_zero_plus_noise() -> None:
     first = np.array([one["update"][0] for one in sent])
     assert abs(first.mean()) < 5 * share_noise_std(privacy) / np.sqrt(200)
     assert first.std() > 0
+
+
+def test_a_failure_does_not_show_under_small_weight_classes() -> None:
+    """The zeros of a silo that failed weigh what the plan allows, so that they are not refused."""
+    privacy = silo_plan(weights=Weights.DECLARED, max_weight=0.5)
+    classes = {f"silo-{number:02}": 0.5 for number in range(1, SILOS + 1)}
+    plan = training(privacy, weighting=Weighting.DECLARED, declared=classes)
+    task = least_squares_toy(1, silos=1)["silo-01"]
+    sent = released(plan, BrokenTask(task.inputs, task.targets), 3)
+    assert len(sent) == 3
 
 
 def test_a_nan_in_the_data_ends_as_zero_plus_noise() -> None:
