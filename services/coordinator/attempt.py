@@ -476,7 +476,10 @@ class AttemptDriver:
     async def _step(
         self, move: Callable[[], list[ServerEffect]], entry: Entry | None, *, what: str = ""
     ) -> None:
-        """Let the round move in a thread (sums take seconds), log it, carry out what it says."""
+        """Let the round move in a thread (sums take seconds), log it, carry out what it says.
+
+        Whoever calls must not be canceled in here: `services.wire.servicers` sees to that.
+        """
         if self._failure is not None:
             raise UnavailableError(_GOES_DOWN)
         effects = await asyncio.to_thread(move)

@@ -4,8 +4,9 @@ There are no decisions here. Each call is authenticated against the roster in fo
 handed to the handler, and its answer encoded; whatever goes wrong ends in one status.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
@@ -195,7 +196,8 @@ class _Gate:
     """Authenticates a call, runs it, and turns errors into statuses.
 
     A connection outlives what its certificate is worth, so who calls is looked up at every call,
-    and once more before the answer if the roster has changed meanwhile.
+    and once more before the answer if the roster has changed meanwhile. A call outlives its caller:
+    what it has begun it ends, for others count on what follows from it.
     """
 
     def __init__(
@@ -211,6 +213,7 @@ class _Gate:
         self._answered = answered
         self._now = now
         self._open: Counter[str] = Counter()
+        self._begun: set[asyncio.Task[object]] = set()
 
     async def run(
         self,
@@ -218,12 +221,15 @@ class _Gate:
         call: str,
         action: Callable[[Peer], Awaitable[Answer]],
         *roles: Role,
+        is_poll: bool = False,
     ) -> Answer:
+        """Answer a call; a poll, which only waits, ends with its caller."""
         try:
             roster = self._roster()
             peer = identify(context.auth_context(), roster, self._now())
             require_role(peer, *roles)
-            answer = await self._limited(peer, action)
+            work = self._limited(peer, action)
+            answer = await (work if is_poll else self._carry_out(work))
             if self._roster() is not roster:
                 identify(context.auth_context(), self._roster(), self._now())
         except grpc.aio.AbortError:
@@ -260,6 +266,17 @@ class _Gate:
             if isinstance(error, DecodeError):
                 error = InvalidRequestError("the request is not of this call's form")
             await self._refuse(context, call, error)
+
+    async def _carry_out(self, work: Coroutine[object, object, Answer]) -> Answer:
+        """Do a call's work to its end, also if its caller dies meanwhile.
+
+        gRPC then cancels the call wherever it stands. Between a round's move in a thread and what
+        follows from it, that would leave a round that has moved and tells nobody.
+        """
+        task = asyncio.create_task(work)
+        self._begun.add(task)  # the loop itself would let go of it
+        task.add_done_callback(self._begun.discard)
+        return await asyncio.shield(task)
 
     async def _limited(self, peer: Peer, action: Callable[[Peer], Awaitable[Answer]]) -> Answer:
         """Run the call unless its holder has too many open."""
@@ -302,7 +319,7 @@ class _Aggregation(agg_grpc.AggregationServiceServicer):
             answer = await self._handler.next(peer, convert.next_from_wire(request))
             return convert.reply_to_wire(answer)
 
-        return await self._gate.run(context, "Next", act, Role.SILO)
+        return await self._gate.run(context, "Next", act, Role.SILO, is_poll=True)
 
     async def Submit(  # noqa: N802 - named by the proto
         self,
@@ -391,7 +408,7 @@ class _Runs(runs_grpc.RunServiceServicer):
                 revision=reply.revision, status=convert.status_to_wire(reply.status)
             )
 
-        return await self._gate.run(context, "WatchRun", act, Role.OPERATOR)
+        return await self._gate.run(context, "WatchRun", act, Role.OPERATOR, is_poll=True)
 
     async def ListRuns(  # noqa: N802 - named by the proto
         self,

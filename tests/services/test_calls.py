@@ -102,6 +102,9 @@ class Recorder:
     one_waits: asyncio.Event = field(default_factory=asyncio.Event)
     all_wait: asyncio.Event = field(default_factory=asyncio.Event)
     release: asyncio.Event = field(default_factory=asyncio.Event)
+    submit_waits: asyncio.Event = field(default_factory=asyncio.Event)
+    poll_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    submit_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def _note(self, call: str, peer: Peer) -> None:
         self.seen.append((call, peer))
@@ -118,7 +121,10 @@ class Recorder:
             self.one_waits.set()
             if len(self.seen) == 60:
                 self.all_wait.set()
-            await self.release.wait()
+            try:
+                await self.release.wait()
+            finally:
+                self.poll_ended.set()
         envelope = ProtocolEnvelope(run=RUN, round=1, attempt=0, message=b"m")
         return NextReply(sequence=1, incarnation=bytes(16), envelope=envelope)
 
@@ -133,7 +139,14 @@ class Recorder:
 
     async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
         self._note("submit", peer)
-        assert call.message == b"message"
+        assert call.message in {b"message", b"slow"}
+        if call.message == b"slow":
+            self.submit_waits.set()
+            try:
+                await self.release.wait()
+                self._note("submitted", peer)
+            finally:
+                self.submit_ended.set()
 
     async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
         self._note("put", peer)
@@ -598,6 +611,31 @@ def test_long_polls_do_not_hold_up_other_calls(federation: LocalFederation) -> N
             assert {reply.sequence for reply in await asyncio.gather(*polls)} == {1}
 
     serve(federation, session)
+
+
+def test_a_call_is_carried_out_though_its_caller_is_killed(federation: LocalFederation) -> None:
+    """Else a round has moved and tells nobody; a poll ends with its caller."""
+
+    async def session(coordinator: Coordinator) -> None:
+        recorder = coordinator.recorder
+        async with coordinator.silo() as silo:
+            slow = SubmitCall(run=RUN, round=1, attempt=0, message=b"slow")
+            call = NextCall(incarnation=bytes(16), after_sequence=0, wait_s=30)
+            submitting = asyncio.create_task(silo.submit(slow))
+            await recorder.submit_waits.wait()
+            polling = asyncio.create_task(silo.next(call))
+            await recorder.one_waits.wait()
+            submitting.cancel()
+            await asyncio.wait([submitting])
+            polling.cancel()  # the later word: once it is heard, so is the first
+        await recorder.poll_ended.wait()
+        assert not recorder.submit_ended.is_set()
+        recorder.release.set()
+        await recorder.submit_ended.wait()
+
+    served = serve(federation, session)
+    assert [call for call, _ in served.recorder.seen] == ["submit", "next", "submitted"]
+    assert served.answered == []
 
 
 def test_a_coordinator_that_is_down_is_unavailable(federation: LocalFederation) -> None:
