@@ -121,7 +121,8 @@ class Inspection:
             self._report.figures.append(
                 f"account {self._account['data_set']} (unit {self._account['unit']}, "
                 f"{self._account['adjacency']}, delta {self._account['delta']}): spent "
-                f"{self._spent:.4f} of {self._account['epsilon']}, {len(self._open)} charges open"
+                f"{self._spent:.4f} of {number(self._account['epsilon']):.4f}, "
+                f"{len(self._open)} charges open"
             )
 
     # --- limits ---------------------------------------------------------------------------

@@ -60,4 +60,4 @@ def load_evidence(path: Path) -> Evidence:
     except OSError as error:
         raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
     except (RemoteProtocolError, ParameterError) as error:
-        raise CorruptError(f"{path}: expected an evidence file: {error}") from error
+        raise CorruptError(f"{path}: not an evidence file, or a damaged one") from error

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from services.wire.calls import Phase, RoundReport, RunStatus, SeatStatus
+from services.wire.calls import Phase, RoundReport, RunStatus, RunSummary, SeatStatus
 
 _PHASES: Final = (Phase.ADVERTISE, Phase.SHARE, Phase.MASK, Phase.SURVIVORS, Phase.UNMASK)
 _SHOWN_ROUNDS: Final = 5
@@ -94,6 +94,11 @@ class RunDisplay:
                 for seat, reason in sorted(report.reasons.items())
             ]
         return Group(*parts)
+
+
+def state_line(summary: RunSummary) -> str:
+    """How a run stands, and why if there is anything to say of it."""
+    return f"{summary.state.value}{': ' if summary.reason else ''}{summary.reason}"
 
 
 def round_line(report: RoundReport, rounds_total: int) -> str:

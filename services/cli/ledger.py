@@ -66,13 +66,17 @@ def verify(
     try:
         known = _keys(keys) if keys is not None else _roster_keys(directory)
         signed = read_lines(heads.read_bytes()) if heads is not None else []
-        report = verify_ledger(read_lines(ledger.read_bytes()), known, signed)
+        lines = read_lines(ledger.read_bytes())
+        report = verify_ledger(lines, known, signed)
     except (OSError, ValueError) as error:
         typer.echo(f"not verified: {error}", err=True)
         raise typer.Exit(2) from error
     except ImportError as error:
         typer.echo("not verified: dp-accounting is missing; pip install 'secagg[verify]'", err=True)
         raise typer.Exit(2) from error
+    if lines and not any(line.startswith(b"{") for line in lines):
+        typer.echo(f"not verified: {ledger} is not a ledger: no line is a JSON object", err=True)
+        raise typer.Exit(2)
     findings = [f"FAIL entry {one.seq}: {one.text}" for one in report.findings.items]
     words = "verified" if report.ok else "NOT verified"
     show(

@@ -1,6 +1,7 @@
 """How the operator's commands reach the coordinator, and how they follow a run."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from fl.state import encode_state
 from secagg.ids import RunId
 from services.clock import monotonic, utc_now
 from services.config import OperatorConfig, RunConfig, load_config
-from services.errors import UnavailableError, UnreachableError
+from services.errors import ConfigError, UnavailableError, UnreachableError
 from services.plans import build_plan
 from services.security.credentials import load_credentials, open_channel
 from services.security.identity import Role
@@ -22,6 +23,8 @@ from services.wire.clients import RunClient
 # A coordinator that restarts is back within this time; longer is an outage.
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
+_WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
+_ID_START: Final = re.compile("[0-9a-f]{4,31}")
 
 
 @asynccontextmanager
@@ -41,6 +44,25 @@ async def run_client(config: Path) -> AsyncIterator[RunClient]:
         raise UnreachableError(str(error)) from error
     finally:
         await channel.close()
+
+
+async def find_run(client: RunClient, text: str) -> RunId:
+    """The run of this id, or the only one whose id begins so.
+
+    Raises:
+        ConfigError: no run begins so, or several do, or the text is too short to tell.
+    """
+    if _WHOLE_ID.fullmatch(text):
+        return RunId.parse(text)
+    if _ID_START.fullmatch(text) is None:
+        raise ConfigError(f"expected a run's id or 4 of its first digits at least, got {text!r}")
+    found = [one.run for one in await client.list_runs() if one.run.hex.startswith(text)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"expected one run whose id begins with {text}, got {len(found)}",
+            hint="see `secagg run list`",
+        )
+    return found[0]
 
 
 def _untold(_text: str) -> None:
@@ -112,11 +134,10 @@ def _load_run(config: Path) -> tuple[RunConfig, bytes]:
 async def fetch_model(operator: Path, run: str) -> bytes:
     """The run's newest released model file."""
     async with run_client(operator) as client:
+        found = await find_run(client, run)
         while True:
-            first = await client.fetch_model(RunId.parse(run), 0)
-            rest = [
-                await client.fetch_model(RunId.parse(run), index) for index in range(1, first.count)
-            ]
+            first = await client.fetch_model(found, 0)
+            rest = [await client.fetch_model(found, index) for index in range(1, first.count)]
             # A round may be committed in between; then the pieces are of two models.
             if all(piece.vector == first.vector for piece in rest):
                 return b"".join(piece.data for piece in (first, *rest))

@@ -27,11 +27,24 @@ def plan(
 ) -> None:
     """Show which mode fits, and the noise that targets need: nobody should train on noise."""
     from dp.errors import PrivacyError
-    from dp.planning import Setting, advise, noise_table
+    from dp.planning import Setting, Verdict, advise, noise_table
     from secagg.parameters import threshold
+    from secagg.policy import SiloPolicy
     from services.errors import ConfigError
 
     colluding = max((silos - 1) // 3, 1) if n_c is None else n_c
+    h_min = SiloPolicy().h_min
+    if colluding + h_min > silos:
+        raise ConfigError(
+            f"--n-c: expected at most {silos - h_min} of {silos} silos, got {colluding}: every sum "
+            f"needs {h_min} honest ones"
+        )
+    if delta * units >= 1.0:
+        typer.echo(
+            f"note: delta {delta:g} is not below one over {units} persons: it would allow giving "
+            "one person's data away",
+            err=True,
+        )
     try:
         setting = Setting(
             silos=silos,
@@ -50,9 +63,9 @@ def plan(
     except PrivacyError as error:
         raise ConfigError(str(error)) from error
     lines = [f"{'mode':<9}{'unit':<9}{'verdict':<9}{'z':>9}  at best"]
-    lines += [
-        f"{one.mode:<9}{one.unit:<9}{one.verdict:<9}{one.z:>9.3f}  {one.reason}" for one in advice
-    ]
+    for one in advice:
+        z = "–" if one.verdict is Verdict.REFUSED else f"{one.z:.3f}"
+        lines.append(f"{one.mode:<9}{one.unit:<9}{one.verdict:<9}{z:>9}  {one.reason}")
     lines += ["", f"noise multiplier z for {rounds} rounds, delta {delta:g}, q {q:g}:"]
     lines += [f"  epsilon {row.epsilon:<6g} z = {row.z:.4f}" for row in table]
     show(

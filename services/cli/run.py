@@ -31,7 +31,7 @@ Operator = Annotated[
     Path,
     typer.Option("--operator", help="operator.toml: coordinator and certificate folder."),
 ]
-Run = Annotated[str, typer.Argument(help="The run's id, as `run start` printed it.")]
+Run = Annotated[str, typer.Argument(help="The run's id, or how it begins.")]
 Silo = Annotated[str, typer.Argument(help="The silo's name in the roster.")]
 
 STOPPED_EXIT: Final = 10
@@ -110,15 +110,14 @@ def list_runs(operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
 @app.command("show", epilog="Example: secagg run show 0f3a… --json")
 def show_run(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
     """Show a run with all its rounds and its settings."""
-    from secagg.ids import RunId
-    from services.cli.display import round_line
-    from services.cli.operator import run_client
+    from services.cli.display import round_line, state_line
+    from services.cli.operator import find_run, run_client
 
     async def fetch() -> tuple[dict[str, object], str]:
         async with run_client(operator) as client:
-            reply = await client.show_run(RunId.parse(run))
+            reply = await client.show_run(await find_run(client, run))
         summary = reply.status.summary
-        lines = [f"{summary.name} ({summary.algorithm}): {summary.state.value} {summary.reason}"]
+        lines = [f"{summary.name} ({summary.algorithm}): {state_line(summary)}"]
         lines += [round_line(report, summary.rounds_total) for report in reply.status.rounds]
         facts = _plain(asdict(reply.status)) | {"config": reply.config.decode()}
         return facts, "\n".join([*lines, "", reply.config.decode()])
@@ -134,12 +133,15 @@ def stop(
     reason: Annotated[str, typer.Option("--reason", help="Why; all silos are told.")] = "",
 ) -> None:
     """End a run; the model of its last complete round stays."""
-    from secagg.ids import RunId
-    from services.cli.operator import run_client
+    from services.cli.display import state_line
+    from services.cli.operator import find_run, run_client
 
     async def ask() -> str:
         async with run_client(operator) as client:
-            return (await client.stop_run(RunId.parse(run), reason)).state.value
+            summary = await client.stop_run(await find_run(client, run), reason)
+        if summary.state.is_final:
+            return state_line(summary)
+        return f"asked to stop; {summary.state.value} until its open attempt has ended"
 
     typer.echo(_do(ask()))
 
@@ -189,25 +191,31 @@ async def _start(config: Path, operator: Path, run: "RunId") -> str:
 
 
 async def _change(operator: Path, run: str, silo: str, change: str) -> str:
-    from secagg.ids import RunId
-    from services.cli.operator import run_client
+    from services.cli.operator import find_run, run_client
     from services.wire.calls import MemberChange
 
     async with run_client(operator) as client:
-        summary = await client.change_member(RunId.parse(run), silo, MemberChange(change))
-    return summary.state.value
+        found = await find_run(client, run)
+        await client.change_member(found, silo, MemberChange(change))
+        seats = (await client.show_run(found)).status.seats
+    if change != MemberChange.ADMIT.value:
+        return f"{silo} is not invited from the next attempt on"
+    is_away = not any(seat.connected for seat in seats if seat.silo == silo)
+    return f"{silo} is invited from the next attempt on" + (
+        "; it is not connected now" if is_away else ""
+    )
 
 
 async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
-    from secagg.ids import RunId
-    from services.cli.display import RunDisplay
-    from services.cli.operator import follow, run_client
+    from services.cli.display import RunDisplay, state_line
+    from services.cli.operator import find_run, follow, run_client
     from services.wire.calls import RunState
 
     last = None
     async with run_client(operator) as client:
+        found = await find_run(client, run)
         with RunDisplay() as display:
-            async for status in follow(client, RunId.parse(run), display.tell):
+            async for status in follow(client, found, display.tell):
                 last = status.summary
                 if as_json:
                     typer.echo(json.dumps(_plain(asdict(status)), default=str))
@@ -215,7 +223,7 @@ async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
                     display.update(status)
     assert last is not None  # `follow` gives at least the final status
     if not as_json:
-        typer.echo(f"{last.state.value}{': ' if last.reason else ''}{last.reason}")
+        typer.echo(state_line(last))
     codes = {
         RunState.FINISHED: 0,
         RunState.STOPPED: STOPPED_EXIT,

@@ -66,11 +66,12 @@ class Cohorts:
         return tuple(sorted(spent & set(self.seats)))
 
     def missing(self) -> str:
-        """The names of the others of this run, who refused and why, and who is left out."""
+        """Who of this run is away, who refused and why, and who is left out."""
+        away = set(self.seats) - self._able() - self.refusals.keys() - self.left_out.keys()
+        names = [f"not connected: {self.names(*sorted(away))}"] if away else []
         refused = [f"{self.names(seat)} says {why}" for seat, why in self.refusals.items()]
         left_out = [f"{self.names(seat)} is {why}" for seat, why in self.left_out.items()]
-        names = self.names(*sorted(set(self.seats) - self._able()))
-        return "; ".join([names, *refused, *left_out])
+        return "; ".join([*names, *refused, *left_out])
 
     def _able(self) -> set[int]:
         connected = {seat.index for seat in self.hub.connected()}

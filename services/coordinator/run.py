@@ -521,7 +521,7 @@ class RunDriver:
                 self.standing.reason = ""
                 return present
             missing = self.cohorts.missing()
-            text = f"{len(present)} of {wanted} silos connected, missing {missing}"
+            text = f"{len(present)} of the {wanted} silos needed can take part; {missing}"
             if text != self.standing.reason:
                 self.log.warning("waiting", reason=text)
                 self.standing.explain(text)

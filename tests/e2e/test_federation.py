@@ -278,7 +278,7 @@ def test_a_run_without_enough_silos_fails_by_name(world: World) -> None:
     world.silos["silo-4"].end()
     run = world.start_run(min_silos=5)
     assert world.watch(run, expect=1) == []
-    assert "4 of 5 silos connected, missing silo-4" in world.reason(run)
+    assert "4 of the 5 silos needed can take part; not connected: silo-4" in world.reason(run)
     world.start("silo-4").wait_for("connected")
 
 

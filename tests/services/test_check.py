@@ -87,3 +87,25 @@ def test_a_run_that_the_policy_allows_is_fine(federation: LocalFederation) -> No
     """The control."""
     found = _look(federation, policy="max_redundancy = 2", ask="[recompute]\nredundancy = 2")
     assert set(found) == {"connection"}
+
+
+def test_blank_cells_of_a_number_are_counted(federation: LocalFederation) -> None:
+    """They are filled in by default, which whoever owns the file should know."""
+    (federation.root / "rows.csv").write_text(
+        "age,bmi,sick\n50,20,no\n ,21,yes\nnan,22,no\n60,,yes\n", "utf-8"
+    )
+    text = (
+        'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n'
+        'data = { file = "rows.csv" }\n'
+    )
+    config = parse_config(text.encode(), SiloConfig, source="silo.toml", base=federation.root)
+    run = federation.root / "run.toml"
+    run.write_text(
+        '[run]\nname = "toy"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
+        '[task]\nfeatures = [{ name = "age" }, { name = "bmi", missing = "zero" }]\n'
+        'target = { name = "sick", classes = ["no", "yes"] }\n',
+        encoding="utf-8",
+    )
+    found = {one.what: one for one in check_silo(config, run)}["data"]
+    assert found.is_fine
+    assert found.finding.endswith("which become the mean of all silos: 2 in 'age'")

@@ -306,3 +306,39 @@ def test_who_watches_is_told_that_the_coordinator_is_away() -> None:
         return text
 
     assert "cannot reach the coordinator, trying again" in asyncio.run(watch())
+
+
+PLAN = ("plan", "-n", "5", "-d", "10", "-N", "500", "-T", "10")
+
+
+def test_a_plan_shows_no_noise_for_what_is_refused() -> None:
+    """A dash, for a zero would read as none needed."""
+    done = secagg("plan", "-n", "5", "-d", "1000000", "-N", "10", "-T", "1000", "-e", "0.01")
+    refused = [line for line in done.stdout.splitlines() if " refused " in line]
+    assert refused
+    assert all("–" in line and "0.000" not in line for line in refused)
+    assert "note:" not in done.stderr
+
+
+def test_a_plan_without_two_honest_silos_is_refused() -> None:
+    """Whatever the mode: the sum of one honest silo is its input."""
+    done = secagg(*PLAN, "--n-c", "4")
+    assert done.returncode == 2
+    assert "expected at most 3 of 5 silos, got 4" in done.stderr
+
+
+def test_a_delta_for_one_person_is_noted() -> None:
+    """A plan may be looked at anyway."""
+    done = secagg(*PLAN, "--delta", "0.01")
+    assert done.returncode == 0
+    assert "note: delta 0.01 is not below one over 500 persons" in done.stderr
+
+
+def test_what_is_no_ledger_cannot_be_judged(tmp_path: Path) -> None:
+    """That is no verdict on a ledger."""
+    (tmp_path / "keys.json").write_text("{}", "utf-8")
+    (tmp_path / "run.toml").write_text("[run]\nrounds = 1\n", "utf-8")
+    files = (str(tmp_path / "run.toml"), "--keys", str(tmp_path / "keys.json"))
+    done = secagg("ledger", "verify", *files)
+    assert done.returncode == 2
+    assert "is not a ledger" in done.stderr

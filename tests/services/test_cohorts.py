@@ -56,7 +56,9 @@ def test_a_refusal_counts_for_the_run(cohorts: Cohorts) -> None:
     assert present(cohorts) == [1, 3, 4, 5]
     cohorts.refusals[4] = "A1_POLICY_REFUSED: n_c"
     assert present(cohorts) == [1, 3, 5]
-    assert cohorts.missing() == "silo-2, silo-4; silo-4 says A1_POLICY_REFUSED: n_c"
+    assert cohorts.missing() == "not connected: silo-2; silo-4 says A1_POLICY_REFUSED: n_c"
+    cohorts.refusals[2] = "A1_POLICY_REFUSED: n_c"
+    assert "not connected" not in cohorts.missing(), "it is known why it takes no part"
 
 
 def quarrel(seat: int, dealer: int) -> tuple[Suspect, ...]:
