@@ -35,8 +35,8 @@ LAST: Final = ("test_bug_cases", "test_random_coordinator", "test_fuzz_decoders"
 SHORT: Final = frozenset({"agreement", "messages", "result", "silo", "transcript", "view"})
 # Where every check has its mutants; elsewhere those refusals whose error is in the check table.
 WHOLE: Final = frozenset(
-    {"auditors", "dealing", "holdings", "intake", "journal", "policy", "recall", "sealing"}
-    | {"witness"}
+    {"auditors", "dealing", "evidence", "holdings", "intake", "journal", "policy", "recall"}
+    | {"sealing", "witness"}
 )
 ADVICE: Final = """\
 A survivor is a check or a field that no test would miss. Write the test that misses it, then let

@@ -31,7 +31,7 @@ _LIMIT_S = 120
 ATTACKS: Final = {
     "agreement": ("boxes", "keys", "too_few"),
     "auditors": ("wrong_sum",),
-    "evidence": ("dealers_and_revealers", "wrong_sum"),
+    "evidence": ("dealers_and_revealers", "framing", "wrong_sum"),
     "hybrid": ("false_pairs",),
     "recompute": ("wrong_sum",),
     "result": ("forged_sum",),
