@@ -64,7 +64,9 @@ class World:
         self.silos: dict[str, Child] = {}
         self._runs = 0
 
-    def start(self, name: str, *, epsilon: float = 10.0, fault: str = "") -> Child:
+    def start(
+        self, name: str, *, epsilon: float = 10.0, fault: str = "", options: tuple[str, ...] = ()
+    ) -> Child:
         """Start a silo with a budget."""
         number = SILOS.index(name) + 1
         child = self.federation.start_silo(
@@ -82,6 +84,7 @@ class World:
                 "persons = 50",
             ],
             fault=fault,
+            options=options,
         )
         self.silos[name] = child
         return child
@@ -200,13 +203,22 @@ def test_a_restart_keeps_what_was_spent_and_the_budget_ends_the_run(world: World
 
 def test_a_run_without_a_plan_is_refused_where_there_is_a_budget(world: World) -> None:
     """Exact sums of a data set that has a budget would cost infinitely much."""
+    world.silos["silo-4"].end()
+    once = world.start("silo-4", options=("--once",))
+    once.wait_for("connected", timeout_s=PATIENCE_S)
     text = RUN[: RUN.index("[privacy]")].format(rounds=1, learning_rate=0.09)
     path = world.federation.home / "plain.toml"
     path.write_text(text, "utf-8")
     operator = ("--operator", str(world.federation.operator_file))
     run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
     world.secagg("run", "watch", run, *operator, expect=1)
-    assert "privacy budget" in world.status(run).summary.reason
+    reason = world.status(run).summary.reason
+    assert "privacy budget" in reason
+    assert "not connected" not in reason  # all are, and refuse
+    # Who came for one run does not stay after the run that it refused.
+    assert once.wait(timeout_s=PATIENCE_S) == 1
+    assert once.wait_for("run-ended", run=run)["state"] == "failed"
+    world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
 
 
 RECORDS = """

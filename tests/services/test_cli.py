@@ -342,3 +342,22 @@ def test_what_is_no_ledger_cannot_be_judged(tmp_path: Path) -> None:
     done = secagg("ledger", "verify", *files)
     assert done.returncode == 2
     assert "is not a ledger" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "0f3", "0F3A", "first run", "0" * 33])
+def test_what_names_no_run_is_refused_before_anybody_is_asked(text: str) -> None:
+    """A run is named by its id or four digits of it at least."""
+    import asyncio
+
+    import grpc
+
+    from services.cli.operator import find_run
+    from services.errors import ConfigError
+    from services.wire.clients import RunClient
+
+    async def find() -> None:
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            await find_run(RunClient(channel, target="127.0.0.1:1"), text)
+
+    with pytest.raises(ConfigError, match="4 of its first digits"):
+        asyncio.run(find())
