@@ -99,7 +99,7 @@ def test_a_proof_counts_from_then_on(cohorts: Cohorts) -> None:
     assert told == {}, "left out before"
     assert present(cohorts) == [1, 4]
     assert cohorts.missing() == (
-        "silo-2, silo-3, silo-5; silo-5 is left out: there is evidence against it (bad revealer); "
+        "not connected: silo-2; silo-5 is left out: there is evidence against it (bad revealer); "
         "see `secagg transcript verify`; silo-3 is left out of this run: silo-5 says that silo-3's "
         "shares are bad"
     )
