@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dp.audit import AuditFigure
 from dp.plan import AdaptiveClip, Adjacency, Mode, Participation, PrivacyPlan, Unit
 from dp.rng import Words
 from fl.errors import PlanError
@@ -53,21 +54,29 @@ class Silence:
         return np.full(count, 2**63, np.uint64)
 
 
+def mean_audit(audited: Rehearsal) -> AuditFigure:
+    """The mean of six audits, each of which errs one time in twenty: four alarms hardly (10⁻⁴)."""
+    found = [canary_audit(audited) for _ in range(6)]
+    assert sum(one.is_alarm for one in found) < 4, found
+    return AuditFigure(
+        estimate=sum(one.estimate for one in found) / len(found),
+        lower=sum(one.lower for one in found) / len(found),
+        claimed=found[0].claimed,
+    )
+
+
 def test_the_planned_noise_is_found_and_raises_no_alarm() -> None:
     """One release at z = 1, with a third more shares than are counted on."""
-    found = canary_audit(rehearsal())
+    found = mean_audit(rehearsal())
     assert 3.2 < found.claimed < 3.8
-    assert not found.is_alarm
-    assert 1.8 < found.estimate < 6.0
+    assert 1.8 < found.estimate < 6.0  # one estimate's deviation is 0.3 of the claim
     assert found.lower < found.estimate
 
 
 @pytest.mark.slow
 def test_several_releases_add_up() -> None:
-    """Two releases at z = 2; an audit of 95 % errs at times, three in a row hardly (10⁻⁴)."""
-    audits = (canary_audit(rehearsal(privacy=plan(z=2.0), rounds=2)) for _ in range(3))
-    found = next((audit for audit in audits if not audit.is_alarm), None)
-    assert found is not None
+    """Two releases at z = 2."""
+    found = mean_audit(rehearsal(privacy=plan(z=2.0), rounds=2))
     assert 2.2 < found.claimed < 2.6
 
 
@@ -112,9 +121,8 @@ def test_unit_modes_are_measured_through_per_sample_gradients(mode: Mode) -> Non
     """The planned noise is found in each, and its absence raises the alarm."""
     canaries = pytest.importorskip("fl.training.canaries")
     right = rehearsal(privacy=units(mode, z=2.0), unit_task=canaries.canary_task)
-    found = canary_audit(right)
-    assert not found.is_alarm, found
-    assert 0.5 * found.claimed < found.estimate < 2.0 * found.claimed
+    found = mean_audit(right)  # one estimate's deviation is 0.6 of the claim
+    assert 0.25 * found.claimed < found.estimate < 2.0 * found.claimed
     wrong = rehearsal(privacy=units(mode, z=4.0), unit_task=canaries.canary_task)
     silent = canary_audit(wrong, noise=lambda _: Silence())
     assert silent.is_alarm, silent

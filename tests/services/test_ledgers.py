@@ -720,7 +720,7 @@ class TestAHostileCoordinator:
         """An entry after the coordinator's last."""
         ledger = self.coordinator.book.ledger
         run = self.coordinator.parameters.run.hex
-        draft = ledger.draft(kind, body, time_utc=NOW, run_id=run)  # type: ignore[arg-type] # JSON
+        draft = ledger.draft(kind, body, time_utc=NOW, run_id=run)  # type: ignore[arg-type] # any JSON
         return draft.signed_by(self.writer, *signers)
 
     def test_a_ledger_of_another_kind(self) -> None:
