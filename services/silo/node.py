@@ -31,6 +31,7 @@ from secagg.journal import JournalEvent, SiloHistory, decode_line
 from secagg.keys import IdentityKey
 from secagg.messages import (
     STATE,
+    AbandonRequest,
     Refusal,
     RoundOpen,
     ServerMessage,
@@ -75,6 +76,7 @@ MOST_OPEN_ROUNDS: Final = 2
 _SHORTENED_EVERY: Final = 8
 # Sums that wait to be recomputed; a coordinator that does not show one costs no more than this.
 _MOST_RECOMPUTED: Final = 8
+_MOST_STRANGE_PROMISES: Final = 16
 _Integers = Mapping[str, IntVector]
 
 
@@ -113,6 +115,7 @@ class SiloNode:
     once: bool = False
     linger_s: float = 0.0
     _accused: set[RunId] = field(default_factory=set)
+    _strange_promises: int = 0
     _refused: set[RunId] = field(default_factory=set)
     _leave_at: float | None = None
     _live: dict[AttemptId, AttemptDriver] = field(default_factory=dict)
@@ -323,7 +326,8 @@ class SiloNode:
         """The attempt's driver: the live one, a new one, or one that recalls the journal."""
         if attempt in self._live:
             return self._live[attempt]
-        if self.history.has(attempt, JournalEvent.OPENED):
+        is_known = self.history.has(attempt, JournalEvent.OPENED)
+        if is_known or (isinstance(message, AbandonRequest) and self._may_promise(attempt)):
             return self._recall(attempt)
         if not isinstance(message, RoundOpen) or self._leave_at is not None:
             return None
@@ -334,6 +338,17 @@ class SiloNode:
         self._forget_attempts()
         await self._shorten_journal()
         return self._live[attempt]
+
+    def _may_promise(self, attempt: AttemptId) -> bool:
+        """Whether to say that nothing was opened in an attempt that never reached this silo.
+
+        A coordinator that has lost its logbook waits for that. Each promise stays in the journal,
+        so runs that this silo has never met get a few.
+        """
+        if attempt.run in self.runs:
+            return True
+        self._strange_promises += 1
+        return self._strange_promises <= _MOST_STRANGE_PROMISES
 
     def _drop_finished(self, opened: AttemptId) -> None:
         """Let go of attempts that are over or overtaken.

@@ -1,6 +1,6 @@
 """What a coordinator can make a silo keep, and what it can slip in beside a message."""
 
-import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,8 +11,7 @@ from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.testing import toy_task
 from secagg.ids import AttemptId, RunId
-from secagg.journal import SiloHistory
-from secagg.messages import STATE, SUM, AbandonRequest, RoundOpen, StateNotice
+from secagg.messages import STATE, SUM, RoundOpen, StateNotice
 from secagg.policy import SiloPolicy
 from secagg.testing import SeededRng, make_federation, make_parameters
 from services.config import SiloConfig
@@ -87,8 +86,12 @@ def test_a_message_comes_with_its_own_vectors_only() -> None:
             SiloNode._opened(node, envelope, ATTEMPT)
 
 
-def test_nothing_is_promised_of_attempts_that_never_reached_this_silo() -> None:
-    """It has no share in them; each promise would stay in its journal for good."""
-    node = SimpleNamespace(_live={}, history=SiloHistory(), _leave_at=None)
-    asked = AbandonRequest(run=ATTEMPT.run, round=ATTEMPT.round, attempt=ATTEMPT.attempt)
-    assert asyncio.run(SiloNode._driver(cast("SiloNode", node), ATTEMPT, asked)) is None
+def test_few_promises_are_made_about_runs_that_never_reached_this_silo() -> None:
+    """Each would stay in its journal for good; a run that it knows may count on it."""
+    node = SimpleNamespace(runs={ATTEMPT.run}, _strange_promises=0)
+    strange = AttemptId(run=RunId(bytes(16)), round=1, attempt=0)
+    promise = partial(SiloNode._may_promise, cast("SiloNode", node))
+    promised = [promise(strange) for _ in range(50)]
+    assert promised[0]
+    assert not promised[-1]
+    assert promise(ATTEMPT)
