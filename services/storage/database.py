@@ -28,7 +28,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from services.clock import monotonic
@@ -52,6 +58,8 @@ _PRAGMAS: Final = (
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.5
 _CONNECT_S: Final = 5
+# A process that stops within a transaction would hold the lease's row, and with it its successor.
+_IDLE_MS: Final = 10_000
 # Whoever migrates holds this advisory lock, so that two coordinators do not do it at once.
 _MIGRATION_LOCK: Final = 0x5EC466
 
@@ -114,7 +122,9 @@ class Database:
                 with self.transaction() as connection:
                     return work(connection)
             except StorageError as error:
-                is_away = self.is_server and isinstance(error.__cause__, OperationalError)
+                cause = error.__cause__
+                is_cut = isinstance(cause, DBAPIError) and cause.connection_invalidated
+                is_away = self.is_server and (is_cut or isinstance(cause, OperationalError))
                 if not is_away or monotonic() > give_up:
                     raise
             time.sleep(_PAUSE_S)
@@ -213,6 +223,14 @@ def _server_engine(address: str) -> tuple[Engine, str]:
             keys=("database",),
             hint='pip install "secagg[postgres]"',
         ) from error
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MS}")
+        cursor.close()
+        connection.commit()
+
     return engine, name
 
 

@@ -1,11 +1,13 @@
 """Two coordinators on one PostgreSQL: one writes, the other takes over when it is gone."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from secagg.ids import RunId
 from services.errors import LeaseLostError, StorageError
@@ -101,6 +103,36 @@ def test_renewing_keeps_the_lease_and_the_token(tmp_path: Path, url: str) -> Non
     end_lease(tmp_path, url)
     first.renew()  # late, but nobody has come
     assert second.try_claim() == "first"
+    first.close()
+    second.close()
+
+
+def test_a_holder_that_stops_within_a_transaction_blocks_nobody(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its session, and with it the lock on the lease; awake again, it is told."""
+    monkeypatch.setattr("services.storage.database._IDLE_MS", 300)
+    first = store(tmp_path, url, "first", lease_s=0.2)
+    second = store(tmp_path, url, "second")
+    assert first.try_claim() is None
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(connection: Connection) -> None:
+        if not asleep.is_set():
+            asleep.set()
+            assert awake.wait(60)
+        connection.execute(text("SELECT 1"))
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(first._write, sleep)
+        assert asleep.wait(60)
+        try:
+            while (holder := second.try_claim()) is not None:
+                assert holder == "first"
+        finally:
+            awake.set()
+        with pytest.raises(LeaseLostError, match="second has taken over"):
+            writing.result(60)
     first.close()
     second.close()
 
