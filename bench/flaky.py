@@ -18,9 +18,10 @@ from fl.errors import PlanError
 from fl.seeding import generator
 from fl.testing import LeastSquaresTask
 from services import faults
-from services.config import SiloConfig, load_config
+from services.config import SiloConfig
 from services.observe.logs import configure
 from services.release import software_version
+from services.settings import load_config
 from services.silo.join import join, stop_signal
 
 SILOS: Final = 20

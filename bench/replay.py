@@ -17,10 +17,11 @@ from secagg.messages import MAX_STATE_BYTES
 from secagg.parameters import RoundParameters
 from secagg.rng import SystemRng
 from secagg.testing import make_federation, make_parameters
-from services.config import RunConfig, parse_config
 from services.demo.federation import LocalFederation
 from services.plans import build_plan
 from services.released import released_bytes
+from services.run_config import RunConfig
+from services.settings import parse_config
 from services.silo.memory import StoredMemory
 from services.storage.silo import SiloStore
 from services.wire.calls import RoundReport

@@ -17,9 +17,10 @@ from fl.run import TrainingRun
 from secagg.ids import RunId
 from secagg.rng import SystemRng
 from services.cli.operator import follow, run_client, start_run
-from services.config import RunConfig, load_config
 from services.demo.federation import Child, LocalFederation
 from services.plans import build_plan
+from services.run_config import RunConfig
+from services.settings import load_config
 from services.wire.calls import Phase, RoundReport, RunState
 
 VALUE_BITS: Final = 16

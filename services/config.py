@@ -1,50 +1,21 @@
-"""Settings files: TOML in, frozen models out, and errors that a person can act on.
+"""silo.toml, coordinator.toml and operator.toml: how this site's processes are set up."""
 
-An unknown key is an error with a suggestion, also when it stands in the wrong table. Values are
-taken strictly: "3" is not 3. Relative paths count from the file's own folder, so that a command
-means the same from everywhere. Nothing secret is ever in these files: keys lie in files of their
-own, which the settings name.
-"""
-
-import difflib
 import re
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from secagg.errors import ParameterError
 from secagg.policy import MAX_LEDGER_WINDOW, SiloPolicy
 from services.errors import ConfigError
+from services.settings import FilePath, Many, SecretValueError, Settings, Table, TaskName
 
 if TYPE_CHECKING:
     from dp.account import Account
 
-_MAX_BYTES: Final = 1024 * 1024
-_FACTORY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):([0-9]{1,5})")
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _from_base(value: object, info: ValidationInfo) -> object:
-    base = (info.context or {}).get("base")
-    return Path(base) / value if isinstance(value, str) and isinstance(base, Path) else value
 
 
 def _check_address(value: object) -> str:
@@ -54,44 +25,25 @@ def _check_address(value: object) -> str:
     return match[0]
 
 
-def _check_task(value: object) -> str:
-    if isinstance(value, str) and (value == "tabular" or _FACTORY.fullmatch(value)):
-        return value
-    raise ValueError('"tabular" or "package.module:factory"')
-
-
-class _SecretValueError(ValueError):
-    """The value is wrong, and not to be shown."""
-
-
 def _check_database(value: str) -> str:
     if urlsplit(value).password is not None:
-        raise _SecretValueError("no password in the URL: put it into ~/.pgpass or PGPASSWORD")
+        raise SecretValueError("no password in the URL: put it into ~/.pgpass or PGPASSWORD")
     return value
 
 
-FilePath = Annotated[Path, Strict(strict=False), BeforeValidator(_from_base)]
 Address = Annotated[str, BeforeValidator(_check_address)]
 Database = Annotated[str, AfterValidator(_check_database)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
-TaskName = Annotated[str, BeforeValidator(_check_task)]
-Table = dict[str, object]
-T = TypeVar("T")
-Many = Annotated[tuple[T, ...], Strict(strict=False)]
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Log(_Settings):
+class Log(Settings):
     """How a process logs; `auto` is for people on a terminal and JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
 
 
-class Deadlines(_Settings):
+class Deadlines(Settings):
     """How long each phase of a round may take, in seconds; `mask_s` includes local training.
 
     `registration_s` is how long a run waits for enough silos to be connected before it fails,
@@ -109,7 +61,7 @@ class Deadlines(_Settings):
     silent_s: Annotated[float, Field(ge=6, le=600)] = 6.0
 
 
-class Limits(_Settings):
+class Limits(Settings):
     """How much the coordinator takes, and how much it keeps.
 
     Attributes:
@@ -123,7 +75,7 @@ class Limits(_Settings):
     ended_runs: Annotated[int, Field(ge=1)] = 1000
 
 
-class CoordinatorConfig(_Settings):
+class CoordinatorConfig(Settings):
     """coordinator.toml.
 
     Attributes:
@@ -136,6 +88,7 @@ class CoordinatorConfig(_Settings):
         metrics: where Prometheus and a supervisor may ask over plain HTTP; a loopback address.
     """
 
+    file_name: ClassVar = "coordinator.toml"
     listen: Address = "127.0.0.1:8443"
     directory: FilePath
     storage: FilePath
@@ -152,7 +105,7 @@ class CoordinatorConfig(_Settings):
         return self.roster or self.directory / "roster.json"
 
 
-class Data(_Settings):
+class Data(Settings):
     """The silo's own table, a CSV file in UTF-8."""
 
     file: FilePath
@@ -161,7 +114,7 @@ class Data(_Settings):
 Digests = Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 
 
-class Policy(_Settings):
+class Policy(Settings):
     """What this silo insists on, whatever a coordinator asks; it can only tighten.
 
     The keys are those of `secagg.policy.SiloPolicy`, which says what each is for.
@@ -231,7 +184,7 @@ def _digests(pinned: tuple[str, ...] | None) -> frozenset[bytes] | None:
     return None if pinned is None else frozenset(map(bytes.fromhex, pinned))
 
 
-class DataSetBudget(_Settings):
+class DataSetBudget(Settings):
     """What the data set behind this silo's task may spend, over all runs and federations.
 
     Attributes:
@@ -292,7 +245,7 @@ class DataSetBudget(_Settings):
             raise ConfigError(f"[privacy]: {error}", keys=("privacy",)) from error
 
 
-class SiloConfig(_Settings):
+class SiloConfig(Settings):
     """silo.toml.
 
     Attributes:
@@ -308,6 +261,7 @@ class SiloConfig(_Settings):
         free_bytes: that a round leaves free on the disk; this silo sits it out otherwise.
     """
 
+    file_name: ClassVar = "silo.toml"
     coordinator: Address
     directory: FilePath
     storage: FilePath
@@ -331,422 +285,10 @@ class SiloConfig(_Settings):
         return self
 
 
-class OperatorConfig(_Settings):
+class OperatorConfig(Settings):
     """operator.toml: how `secagg run` reaches the coordinator."""
 
+    file_name: ClassVar = "operator.toml"
     coordinator: Address
     directory: FilePath
     proxy: bool = False
-
-
-class Run(_Settings):
-    """What a run is called and how long it goes on.
-
-    Attributes:
-        min_silos: connected silos to wait for before the first round.
-        seed: of the initial model and of every local shuffling.
-        metrics: whether loss and accuracy ride in the sum: the silos' means, or over all rows with
-            hidden weights.
-        auc_bins: with metrics: score bins for an AUC in every round, which count rows; 0 for none.
-        concordance: with metrics: whether the task's pairs for a C-index are counted.
-        max_refreshes: rounds that may be inserted to renew lost control variates.
-        patience, least_gain: end the run after so many rounds whose loss gains no more than that.
-    """
-
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-    rounds: Annotated[int, Field(ge=1, le=100_000)]
-    min_silos: Annotated[int, Field(ge=3)] = 3
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    metrics: bool = True
-    auc_bins: Annotated[int, Field(ge=0, le=10_000)] = 0
-    concordance: bool = False
-    max_refreshes: Annotated[int, Field(ge=0, le=100_000)] = 8
-    patience: Annotated[int, Field(ge=0, le=100_000)] = 0
-    least_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-
-
-class Schedule(_Settings):
-    """A factor on a step size from round to round; see fl.schedules."""
-
-    curve: Literal["constant", "exponential", "steps", "cosine"] = "constant"
-    factor: Annotated[float, Field(gt=0, le=1)] = 1.0
-    at: Many[Annotated[int, Field(ge=1)]] = ()
-
-
-class Algorithm(_Settings):
-    """Which algorithm: one of fl.algorithms, or an installed aggregation rule.
-
-    Attributes:
-        option: SCAFFOLD's way to renew its control variate.
-        settings: the algorithm's other ones, such as q, beta1, tau, weight_rate or variate_every.
-        personal: patterns of parameter names that stay at the silos, such as "*bn*".
-    """
-
-    name: Annotated[str, Field(min_length=1, max_length=128)] = "fedavg"
-    option: Literal["I", "II"] | None = None
-    server_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    schedule: Schedule = Schedule()
-    settings: Table = Field(default_factory=dict)
-    personal: Many[Annotated[str, Field(min_length=1)]] = ()
-
-    @field_validator("option")
-    @classmethod
-    def _check_option(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("name") != "scaffold":
-            raise ValueError('no option, except with name = "scaffold"')
-        return value
-
-
-class Local(_Settings):
-    """Local training; batch_size 0 means all rows.
-
-    Attributes:
-        steps: at every silo, or the most where `work` says otherwise.
-        optimizer: "sgd", "momentum", or an installed one, with its settings.
-        proximal: μ of fedprox, and of fednova with a proximal term.
-        work: who sets a silo's steps: "fixed", "declared" (by silo, in `silo_steps`), "drawn" (from
-            `least_steps` on, by the seed), "own" (each silo for itself).
-    """
-
-    steps: Annotated[int, Field(ge=1, le=1_000_000)]
-    batch_size: Annotated[int, Field(ge=0)] = 32
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    schedule: Schedule = Schedule()
-    optimizer: Annotated[str, Field(min_length=1)] = "sgd"
-    optimizer_settings: Table = Field(default_factory=dict)
-    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    work: Literal["fixed", "declared", "drawn", "own"] = "fixed"
-    least_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    silo_steps: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
-
-
-class Participation(_Settings):
-    """Which silos a round invites: "all", "uniform", "fixed" cohorts, or an installed sampler."""
-
-    sampler: Annotated[str, Field(min_length=1)] = "all"
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    minimum: Annotated[int, Field(ge=3, le=200)] = 3
-    settings: Table = Field(default_factory=dict)
-
-
-class Weights(_Settings):
-    """How silos count: alike, by public classes in (0, 1], or by row counts hidden in the sum.
-
-    Hidden means within one round: two sums whose survivors differ by one silo show its count.
-
-    Attributes:
-        n_cap: with "hidden": row counts above it count as it.
-        declared: with "declared": each silo's class by its name.
-    """
-
-    kind: Literal["uniform", "declared", "hidden"] = "uniform"
-    n_cap: Annotated[int, Field(ge=1, lt=2**32)] | None = None
-    declared: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check_kind(self) -> "Weights":
-        if (self.kind == "hidden") != (self.n_cap is not None):
-            raise ValueError('n_cap exactly if kind = "hidden"')
-        if (self.kind == "declared") != bool(self.declared):
-            raise ValueError('a [weights.declared] table exactly if kind = "declared"')
-        return self
-
-
-class Task(_Settings):
-    """What is learned; for "tabular" also the feature schema that every silo's file must fit.
-
-    Attributes:
-        features, target: see the feature schema; both are parts of the training plan.
-        standardize: whether a first round sums means and variances of numeric features; unset
-            means yes for "tabular" and no for an own task.
-        settings: for an own "package.module:factory", passed to it as they are.
-    """
-
-    name: TaskName = "tabular"
-    model: Literal["logistic", "mlp"] = "logistic"
-    hidden: Many[Annotated[int, Field(ge=1, le=65536)]] = ()
-    standardize: bool | None = None
-    features: Many[Table] = ()
-    target: Table = Field(default_factory=dict)
-    settings: Table = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> "Task":
-        if self.name == "tabular":
-            if not self.features or not self.target:
-                raise ValueError('[[task.features]] and [task.target] with name = "tabular"')
-            if self.settings:
-                raise ValueError('no [task.settings] with name = "tabular"')
-            if (self.model == "mlp") != bool(self.hidden):
-                raise ValueError('hidden = [width, …] exactly if model = "mlp"')
-        elif self.features or self.target or self.hidden:
-            raise ValueError("only [task.settings] with an own task")
-        return self
-
-
-class Encoding(_Settings):
-    """Bits a coordinate before summing; in the first round the range is a guess and takes more.
-
-    Attributes:
-        rotate, block, kept, feedback: see fl.compression.
-    """
-
-    value_bits: Annotated[int, Field(ge=4, le=32)] = 16
-    first_value_bits: Annotated[int, Field(ge=4, le=32)] = 24
-    rotate: bool = False
-    block: Annotated[int, Field(ge=0, le=2**24)] = 0
-    kept: Annotated[float, Field(gt=0, le=1)] = 1.0
-    feedback: bool = True
-
-
-class AdaptiveClipping(_Settings):
-    """A clip norm that follows a quantile of the units' norms, released with noise."""
-
-    count_noise_std: Annotated[float, Field(gt=0)]
-    clip_min: Annotated[float, Field(gt=0)]
-    clip_max: Annotated[float, Field(gt=0)]
-    learning_rate: Annotated[float, Field(gt=0)] = 0.2
-    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
-
-
-class NoisedMetrics(_Settings):
-    """Loss and accuracy of every round with noise, drawn on the same budget (docs/privacy.md).
-
-    Attributes:
-        loss_cap: a unit's loss counts from 0 to this, a public constant.
-        z: noise multiplier of the metrics alone; none in isrl, which takes one more noised step.
-    """
-
-    loss_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    z: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-
-class Privacy(_Settings):
-    """What a run promises (docs/privacy.md); give epsilon, or z itself.
-
-    Attributes:
-        mode: who clips what, and where the noise is.
-        unit: whose participation is hidden; follows from the mode where it leaves no choice.
-        adjacency: what makes two data sets neighbors; never guessed.
-        clip: C, the clip norm.
-        epsilon, delta: the promise over all rounds.
-        z: noise multiplier, instead of epsilon.
-        q: sampling rate of records or patients within a silo.
-        cohort: silos planned for a round; default is run.min_silos.
-        units: records or patients in all silos together, as declared.
-        max_units_per_silo: the most that one silo has.
-        max_silos_per_unit: in how many silos one patient may be.
-        denominator: what a noised sum is divided by; default follows from the above.
-        n_c, h_dp: colluding silos, and honest shares that the noise is divided by.
-        dimension: trained parameters; needed with an own task.
-        metrics: release each round's loss and accuracy, noised; off by default.
-        budget: epsilon that the run's own ledger allows; default is the promise, which leaves no
-            room for a failed attempt whose charge does not come back.
-    """
-
-    mode: Literal["central", "silo", "fedsgd", "patient", "isrl"]
-    adjacency: Literal["add_remove", "zero_out", "replace_one"]
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    z: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    unit: Literal["record", "patient", "silo"] | None = None
-    q: Annotated[float, Field(gt=0, le=1)] = 1.0
-    cohort: Annotated[int, Field(ge=2)] | None = None
-    units: Annotated[int, Field(ge=1)] | None = None
-    max_units_per_silo: Annotated[int, Field(ge=1)] = 1
-    max_silos_per_unit: Annotated[int, Field(ge=1)] = 1
-    denominator: Annotated[float, Field(gt=0)] | None = None
-    n_c: Annotated[int, Field(ge=0)] | None = None
-    h_dp: Annotated[int, Field(ge=0)] | None = None
-    dimension: Annotated[int, Field(ge=1)] | None = None
-    adaptive: AdaptiveClipping | None = None
-    metrics: NoisedMetrics | None = None
-    grid_bound: Annotated[float, Field(gt=0)] | None = None
-    noise: Literal["gaussian", "skellam"] = "gaussian"
-    strict: bool = False
-    allow_low_utility: bool = False
-    budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-    @model_validator(mode="after")
-    def _check_target(self) -> "Privacy":
-        if (self.epsilon is None) == (self.z is None):
-            raise ValueError("epsilon or z, one of them")
-        return self
-
-
-class Recompute(_Settings):
-    """Whether silos compute parts of every sum again, to prove a wrong one to others.
-
-    Attributes:
-        redundancy: silos a chunk; 0 for none. Whoever recomputes sees what the coordinator sees,
-            so it counts toward n_c, and each silo's policy has to allow it (`max_redundancy`).
-    """
-
-    redundancy: Annotated[int, Field(ge=0, le=200)] = 0
-
-
-class Simulation(_Settings):
-    """How `secagg simulate` deals one table to silos; real runs have no use for it.
-
-    Attributes:
-        silos, partition, similarity, shards, alpha, least: see fl.partition.
-        column: with "column": of the table; each of its values is a silo.
-        colluding: silos that the policies assume to collude; a third by default.
-    """
-
-    silos: Annotated[int, Field(ge=3, le=1000)] = 10
-    partition: Literal["iid", "similarity", "shards", "dirichlet", "quantity", "column"] = "iid"
-    similarity: Annotated[float, Field(ge=0, le=1)] = 0.0
-    shards: Annotated[int, Field(ge=1, le=1000)] = 2
-    alpha: Annotated[float, Field(gt=0)] = 0.5
-    least: Annotated[int, Field(ge=0)] = 1
-    column: Annotated[str, Field(min_length=1)] | None = None
-    colluding: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="after")
-    def _check_column(self) -> "Simulation":
-        if (self.partition == "column") != (self.column is not None):
-            raise ValueError('column exactly if partition = "column"')
-        return self
-
-
-class RunConfig(_Settings):
-    """run.toml: one run, as a data scientist writes it."""
-
-    run: Run
-    algorithm: Algorithm = Algorithm()
-    local: Local
-    participation: Participation = Participation()
-    weights: Weights = Weights()
-    task: Task
-    encoding: Encoding = Encoding()
-    recompute: Recompute = Recompute()
-    privacy: Privacy | None = None
-    simulation: Simulation | None = None
-
-    @model_validator(mode="after")
-    def _check_recompute(self) -> "RunConfig":
-        is_noised = self.privacy is not None and self.privacy.mode == "central"
-        if self.recompute.redundancy and is_noised:
-            raise ValueError(
-                'recompute.redundancy = 0 with privacy.mode = "central": who recomputes would see '
-                "the sum without its noise"
-            )
-        return self
-
-
-# By which top-level keys a file is known; the first that fits counts.
-_MARKS: Final[tuple[tuple[set[str], type[BaseModel], str], ...]] = (
-    ({"run"}, RunConfig, "run.toml"),
-    ({"storage", "coordinator"}, SiloConfig, "silo.toml"),
-    ({"storage"}, CoordinatorConfig, "coordinator.toml"),
-    ({"coordinator"}, OperatorConfig, "operator.toml"),
-)
-
-
-def load_config(path: Path, model: type[Model]) -> Model:
-    """Read a settings file.
-
-    Raises:
-        ConfigError: the file cannot be read, is no TOML, or does not fit; names file, key, what was
-            expected and what came.
-    """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from error
-    return parse_config(text, model, source=str(path), base=path.absolute().parent)
-
-
-def parse_config(text: bytes, model: type[Model], *, source: str, base: Path) -> Model:
-    """Read settings from a TOML document; relative paths count from `base`.
-
-    Raises:
-        ConfigError: see load_config; `source` stands for the file.
-    """
-    if len(text) > _MAX_BYTES:
-        raise ConfigError(f"{source}: expected at most {_MAX_BYTES} bytes, got {len(text)}")
-    try:
-        table = tomllib.loads(text.decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source}: expected UTF-8, got another encoding at byte {error.start}"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: expected TOML: {error}") from error
-    try:
-        return model.model_validate(table, context={"base": base})
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-        lines = "\n".join(f"  {_explain(problem, model)}" for problem in problems)
-        keys = tuple(_dotted(problem["loc"]) for problem in problems)
-        lines += _looks_like(table, model)
-        raise ConfigError(f"{source}: {len(keys)} problem(s)\n{lines}", keys=keys) from error
-
-
-def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
-    """Say in one line what is wrong with one key."""
-    key = _dotted(problem["loc"])
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"{key}: unknown key{_suggest(key, model)}"
-        case "missing":
-            return f"{key}: expected a value, got none"
-        case "value_error":
-            wanted = str(problem["ctx"]["error"])
-        case "model_type" | "dict_type":
-            wanted = "a table of keys"
-        case _:
-            wanted = problem["msg"].removeprefix("Input should be ")
-    is_secret = isinstance(problem.get("ctx", {}).get("error"), _SecretValueError)
-    is_hidden = is_secret or isinstance(problem["input"], dict)
-    got = "" if is_hidden else f", got {problem['input']!r:.120}"
-    return f"{key or 'the file'}: expected {wanted}{got}"
-
-
-def _looks_like(table: dict[str, object], model: type[BaseModel]) -> str:
-    """Say which kind of file this is instead, if it has the marks of another one."""
-    for mark, other, name in _MARKS:
-        if mark <= table.keys() and not issubclass(model, other):
-            return f"\n  it looks like a {name}; expected a {_name_of(model)}"
-    return ""
-
-
-def _name_of(model: type[BaseModel]) -> str:
-    return next((name for _, kind, name in _MARKS if issubclass(model, kind)), "settings file")
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    """Write a location as TOML people do: task.features[0].kind."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return text.removeprefix(".")
-
-
-def _suggest(key: str, model: type[BaseModel]) -> str:
-    """Find the known key that was probably meant: in the same table first, else anywhere."""
-    table, name = _table(key), key.rpartition(".")[2]
-    known = list(_keys(model))
-    beside = {
-        other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == table
-    }
-    anywhere = {other.rpartition(".")[2]: other for other in reversed(known)}
-    for names, cutoff in ((beside, 0.6), (anywhere, 0.75)):
-        if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
-            return f"; did you mean {names[close[0]]}?"
-    return f"; known here: {', '.join(sorted(beside))}" if beside else ""
-
-
-def _table(key: str) -> str:
-    return key.rpartition(".")[0]
-
-
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Give all dotted keys of a model and of the models in it."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
-        for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from _keys(part, f"{prefix}{name}.")

@@ -9,10 +9,10 @@ from fl.plan import TABULAR, LocalPlan, TaskPlan, TrainingPlan, Weighting
 from fl.privacy import as_settings
 from fl.schedules import Curve, EarlyStop, Schedule
 from fl.work import Work, WorkPlan
-from services.config import Algorithm, RunConfig, Task
-from services.config import Schedule as ScheduleTable
 from services.errors import ConfigError
 from services.privacy import privacy_plan
+from services.run_config import Algorithm, RunConfig, Task
+from services.run_config import Schedule as ScheduleTable
 
 
 def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:

@@ -21,8 +21,8 @@ from fl.personal import split_personal
 from fl.plan import TABULAR
 from fl.ports import NamedTensors
 from secagg.parameters import threshold
-from services.config import Privacy, RunConfig
 from services.errors import ConfigError
+from services.run_config import Privacy, RunConfig
 
 _UNITS = {Mode.CENTRAL: Unit.SILO, Mode.SILO: Unit.SILO, Mode.PATIENT: Unit.PATIENT}
 _RING = frozenset({Mode.SILO, Mode.FEDSGD, Mode.PATIENT})

@@ -51,13 +51,14 @@ def audit(
     from fl.rehearsal import Rehearsal, canary_audit, one_run_audit
     from secagg.rng import SystemRng
     from services.clock import utc_now
-    from services.config import RunConfig, load_config
     from services.errors import ConfigError
     from services.files import write_atomic
     from services.ledger.audits import RehearsalFacts, record_audit
     from services.ledger.parties import stamp
     from services.plans import build_plan
+    from services.run_config import RunConfig
     from services.security.credentials import load_identity
+    from services.settings import load_config
 
     if output is not None:
         require_apart(output, config, *([] if ledger is None else [ledger]))

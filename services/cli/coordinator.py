@@ -36,9 +36,10 @@ def serve(config: Config) -> None:
     """Serve silos and operators until told to stop."""
     import asyncio
 
-    from services.config import CoordinatorConfig, load_config
+    from services.config import CoordinatorConfig
     from services.coordinator.serve import serve as serve_now
     from services.observe.logs import configure
+    from services.settings import load_config
 
     settings = load_config(config, CoordinatorConfig)
     configure(level=settings.log.level, style=settings.log.format)

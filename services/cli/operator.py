@@ -11,12 +11,14 @@ from fl.plan import TABULAR
 from fl.state import encode_state
 from secagg.ids import RunId
 from services.clock import monotonic, utc_now
-from services.config import OperatorConfig, RunConfig, load_config
+from services.config import OperatorConfig
 from services.errors import ConfigError, UnavailableError, UnreachableError
 from services.plans import build_plan
+from services.run_config import RunConfig
 from services.security.credentials import load_credentials, open_channel
 from services.security.identity import Role
 from services.security.probe import probe
+from services.settings import load_config
 from services.wire.calls import RunStatus, RunSummary, StartCall
 from services.wire.clients import RunClient
 

@@ -72,8 +72,9 @@ def start(
     """
     from secagg.ids import RunId
     from secagg.rng import SystemRng
-    from services.config import RunConfig, load_config
     from services.plans import warnings
+    from services.run_config import RunConfig
+    from services.settings import load_config
 
     for warning in warnings(load_config(config, RunConfig)):
         typer.echo(f"note: {warning}", err=True)

@@ -43,7 +43,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check everything before joining: certificate, roster, connection, disk, policy, data."""
-    from services.config import SiloConfig, load_config
+    from services.config import SiloConfig
+    from services.settings import load_config
     from services.silo.check import check_silo
 
     findings = check_silo(load_config(config, SiloConfig), run)
@@ -69,9 +70,10 @@ def join(
     """Stay connected and take part in every run that this silo's policy allows."""
     import asyncio
 
-    from services.config import SiloConfig, load_config
+    from services.config import SiloConfig
     from services.observe.logs import configure
     from services.release import software_version
+    from services.settings import load_config
     from services.silo.join import join as join_now
     from services.wire.calls import RunState
 
@@ -96,7 +98,8 @@ def leave(
     from contextlib import closing
 
     from secagg.ids import RunId
-    from services.config import SiloConfig, load_config
+    from services.config import SiloConfig
+    from services.settings import load_config
     from services.silo.learner import leave as leave_run
     from services.storage.silo import SiloStore
 
@@ -111,7 +114,8 @@ def status(config: Config, as_json: AsJson = False) -> None:
     """Show what this silo's data set has spent and has left, its models, and its evidence."""
     from dataclasses import asdict
 
-    from services.config import SiloConfig, load_config
+    from services.config import SiloConfig
+    from services.settings import load_config
     from services.silo.check import budget_status, evidence_files, released_models
 
     settings = load_config(config, SiloConfig)

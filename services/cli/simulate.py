@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fl.plan import TrainingPlan
     from fl.ports import LocalTask
     from fl.schema import Table
-    from services.config import RunConfig, Simulation
+    from services.run_config import RunConfig, Simulation
 
 
 def simulate(
@@ -41,8 +41,9 @@ def simulate(
     from fl.plan import TABULAR
     from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
     from fl.simulation import simulate as run_simulation
-    from services.config import RunConfig, load_config
     from services.plans import build_plan
+    from services.run_config import RunConfig
+    from services.settings import load_config
 
     settings = load_config(config, RunConfig)
     files, dealing = data or [], settings.simulation

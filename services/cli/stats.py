@@ -96,8 +96,9 @@ def _ask_silos(
     from fl.survey import ask, ask_privately
     from secagg.ids import RunId
     from secagg.rng import SystemRng
-    from services.config import SiloConfig, load_config
+    from services.config import SiloConfig
     from services.errors import ConfigError
+    from services.settings import load_config
     from services.silo.statistics import (
         AskedQuery,
         asked_silo,

@@ -20,7 +20,7 @@ from secagg.keys import IdentityKey
 from secagg.messages import MAX_STATE_BYTES, STATE
 from services import evidence
 from services.clock import utc_now
-from services.config import CoordinatorConfig, RunConfig, parse_config
+from services.config import CoordinatorConfig
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.attempts import ATTEMPTS, Attempts
 from services.coordinator.cohorts import Cohorts, asked_n_c
@@ -43,7 +43,9 @@ from services.ledger.messages import LedgerAnswer
 from services.ledger.parties import COORDINATOR, Party
 from services.observe.logs import Logger
 from services.plans import build_plan
+from services.run_config import RunConfig
 from services.security.identity import Peer
+from services.settings import parse_config
 from services.storage.blobs import FileVectorStore
 from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.wire.calls import (

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.config import SiloConfig, load_config
+from services.config import SiloConfig
 from services.observe.logs import configure
 from services.release import software_version
+from services.settings import load_config
 from services.silo.join import join, stop_signal
 
 

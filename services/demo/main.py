@@ -25,13 +25,14 @@ from secagg.rng import SystemRng
 from services.cli.display import RunDisplay
 from services.cli.operator import fetch_model, follow, run_client, start_run
 from services.clock import monotonic, utc_now
-from services.config import RunConfig, load_config
 from services.demo import report
 from services.demo.comparison import Score, baselines, score
 from services.demo.data import HOSPITALS, DemoData, run_toml, write_data
 from services.demo.federation import Child, ChildError, LocalFederation
 from services.files import write_atomic
 from services.plans import build_plan
+from services.run_config import RunConfig
+from services.settings import load_config
 from services.wire.calls import RoundReport, RunState
 
 ALGORITHMS: Final = ("fedavg", "scaffold")

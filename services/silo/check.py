@@ -16,13 +16,14 @@ from secagg.errors import PolicyRefusedError, SecAggError
 from secagg.ids import SiloId
 from secagg.roster import Roster
 from services.clock import utc_now
-from services.config import RunConfig, SiloConfig, load_config
+from services.config import SiloConfig
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError, ServiceError
 from services.evidence import FOLDER, SUFFIX
 from services.files import make_private_dir
 from services.plans import build_plan
 from services.release import software_version
+from services.run_config import RunConfig
 from services.security.credentials import (
     Credentials,
     load_credentials,
@@ -31,6 +32,7 @@ from services.security.credentials import (
 )
 from services.security.identity import Role
 from services.security.probe import probe
+from services.settings import load_config
 from services.silo.learner import MODEL_FILE, UNVERIFIED
 from services.silo.tasks import build_task
 from services.wire.calls import PROTOCOL_VERSION, Hello

@@ -20,14 +20,15 @@ from secagg.phases import Phase
 from secagg.rng import SystemRng
 from services.cli.operator import run_client
 from services.clock import utc_now
-from services.config import RunConfig, parse_config
 from services.demo.federation import Child, LocalFederation
 from services.enrollment import authority
 from services.enrollment.request import enroll
 from services.errors import NotAllowedError, VersionError
 from services.plans import build_plan
+from services.run_config import RunConfig
 from services.security.credentials import load_credentials, open_channel
 from services.security.identity import Role
+from services.settings import parse_config
 from services.silo.check import released_models
 from services.wire.calls import Hello, RoundReport, StartCall
 from services.wire.clients import AggregationClient, RunClient

@@ -16,8 +16,9 @@ from fl.state import decode_state
 from secagg.errors import SecAggError
 from secagg.messages import decode_message
 from secagg.roster import SignedRoster
-from services.config import RunConfig, parse_config
 from services.errors import ServiceError
+from services.run_config import RunConfig
+from services.settings import parse_config
 
 
 class Bomb:

@@ -25,11 +25,13 @@ from secagg.keys import AgreementKey, IdentityKey
 from secagg.rng import SystemRng
 from secagg.secretbytes import Secret
 from services.cli.operator import run_client
-from services.config import CoordinatorConfig, RunConfig, SiloConfig, parse_config
+from services.config import CoordinatorConfig, SiloConfig
 from services.coordinator.serve import serve
 from services.demo.federation import LocalFederation
 from services.observe.logs import configure
+from services.run_config import RunConfig
 from services.security.credentials import split_address
+from services.settings import parse_config
 from services.silo.join import join
 from services.wire.calls import StartCall
 from tests.hostile.leaky_task import CANARY, POINTS, LeakyTask, factory

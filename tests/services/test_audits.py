@@ -14,7 +14,6 @@ from secagg.keys import IdentityKey
 from secagg.rng import SystemRng
 from secagg.testing import make_federation
 from services.cli.main import app
-from services.config import RunConfig, load_config
 from services.enrollment.request import enroll
 from services.errors import CredentialError, InvalidRequestError
 from services.ledger.audits import RehearsalFacts, record_audit
@@ -23,8 +22,10 @@ from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.plans import build_plan
 from services.report.facts import read_facts
 from services.report.page import html
+from services.run_config import RunConfig
 from services.security.credentials import load_identity
 from services.security.identity import Role
+from services.settings import load_config
 
 NOW = "2026-11-30T12:00:00Z"
 RUN = RunId(b"audit-of-a-plan!")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.clock import utc_now
-from services.config import SiloConfig, parse_config
+from services.config import SiloConfig
+from services.settings import parse_config
 from services.silo.check import check_silo
 from services.testing import LocalFederation, make_federation
 

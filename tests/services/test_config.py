@@ -7,16 +7,10 @@ import pytest
 
 from secagg.errors import ParameterError
 from secagg.policy import SiloPolicy
-from services.config import (
-    CoordinatorConfig,
-    OperatorConfig,
-    Policy,
-    RunConfig,
-    SiloConfig,
-    load_config,
-    parse_config,
-)
+from services.config import CoordinatorConfig, OperatorConfig, Policy, SiloConfig
 from services.errors import ConfigError
+from services.run_config import RunConfig
+from services.settings import load_config, parse_config
 
 RUN = """
 [run]
@@ -264,3 +258,22 @@ def test_another_kind_of_file_is_recognized() -> None:
     assert "instance of" not in str(caught.value)
     with pytest.raises(ConfigError, match="coordinator: expected an address"):
         parse_silo(silo.replace('"a:1"', "1"))
+
+
+def test_a_mistyped_key_is_no_reason_to_take_a_file_for_another_kind() -> None:
+    """Only marks of another kind are."""
+    with pytest.raises(ConfigError, match="did you mean storage") as caught:
+        parse_silo(SILO.replace("storage =", "storages ="))
+    assert "looks like" in str(caught.value)  # without storage it is an operator's
+    with pytest.raises(ConfigError, match="unknown key; did you mean linger_s") as caught:
+        parse_silo(SILO + "lingers = 3")
+    assert "looks like" not in str(caught.value)
+
+
+def test_a_mistyped_key_is_corrected_and_its_neighbors_are_listed() -> None:
+    """What was probably meant, and what else may stand there."""
+    with pytest.raises(ConfigError) as caught:
+        parse_run(RUN.replace("steps = 5", "stepz = 5"))
+    assert "local.stepz: unknown key; did you mean local.steps? Known here: batch" in str(
+        caught.value
+    )

@@ -7,12 +7,13 @@ import pytest
 
 from secagg.ids import RunId
 from secagg.testing import make_federation
-from services.config import CoordinatorConfig, parse_config
+from services.config import CoordinatorConfig
 from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
 from services.errors import ConfigError
 from services.observe.logs import get_logger
 from services.security.identity import Peer, Role
+from services.settings import parse_config
 from services.storage.coordinator import CoordinatorStore
 from services.wire.calls import RunSummary, StartCall
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from fl.plan import TrainingPlan
-from services.config import RunConfig, parse_config
 from services.errors import ConfigError
 from services.plans import build_plan
+from services.run_config import RunConfig
+from services.settings import parse_config
 
 RUN = """
 [run]

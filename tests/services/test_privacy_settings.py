@@ -8,9 +8,10 @@ from dp.plan import Mode, Participation, PrivacyPlan, Unit, noise_on_mean, updat
 from dp.trust import plan_epsilon
 from fl.plan import TrainingPlan
 from fl.privacy import privacy_of
-from services.config import RunConfig, parse_config
 from services.errors import ConfigError
 from services.plans import build_plan
+from services.run_config import RunConfig
+from services.settings import parse_config
 
 RUN = """
 [run]

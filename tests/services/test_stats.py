@@ -8,8 +8,9 @@ from typer.testing import CliRunner, Result
 
 from services.cli.main import app
 from services.clock import utc_now
-from services.config import SiloConfig, load_config
+from services.config import SiloConfig
 from services.security.credentials import load_identity
+from services.settings import load_config
 from services.silo.check import budget_status
 from services.testing import make_federation
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from fl.errors import PlanError
-from services.config import RunConfig, SiloConfig, parse_config
+from services.config import SiloConfig
 from services.plans import build_plan
+from services.run_config import RunConfig
+from services.settings import parse_config
 from services.silo.tasks import build_task
 
 RUN = """
