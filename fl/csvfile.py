@@ -6,11 +6,14 @@ Problems name columns and lines, never a cell's content: cells are patients.
 import csv
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from fl.errors import DataError, SchemaError
+
+# Spellings of "no value" in the tables we have met; a listed category of the same spelling wins.
+MISSING_TOKENS: Final = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 
 _LINES_SHOWN: Final = 5
 
@@ -24,12 +27,14 @@ class CsvFile:
         rows: cells as text.
         lines: each row's line in the file, from 1.
         problems: what does not fit, added to by whoever reads the columns.
+        notes: what fits and should be known, likewise.
     """
 
     header: Mapping[str, int]
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
     problems: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -89,9 +94,30 @@ class CsvFile:
     def report(self, name: str, rows: Sequence[int], what: str) -> None:
         """Note as a problem that these rows' cells of a column, if any, are `what`."""
         if rows:
-            cells = "1 cell" if len(rows) == 1 else f"{len(rows)} cells"
-            where = _shown(self.lines[row] for row in rows)
-            self.problems.append(f"column {name!r}: {cells} ({where}) {what}")
+            self.problems.append(self._said(name, rows, what))
+
+    def note(self, name: str, rows: Sequence[int], what: str) -> None:
+        """Note what becomes of these rows' cells of a column, if there are any."""
+        if rows:
+            self.notes.append(self._said(name, rows, what))
+
+    def blanks(self) -> list[str]:
+        """Say of each column which of its cells are no value, whatever it means."""
+        found = (
+            (name, [row for row, cell in enumerate(self.cells(name)) if is_missing(cell)])
+            for name in self.header
+        )
+        return [self._said(name, rows, "without a value") for name, rows in found if rows]
+
+    def _said(self, name: str, rows: Sequence[int], what: str) -> str:
+        cells = "1 cell" if len(rows) == 1 else f"{len(rows)} cells"
+        where = _shown(self.lines[row] for row in rows)
+        return f"column {name!r}: {cells} ({where}) {what}"
+
+
+def is_missing(cell: str) -> bool:
+    """Tell whether a cell without surrounding blanks is one of the spellings of "no value"."""
+    return cell.lower() in MISSING_TOKENS
 
 
 def _form_problems(names: Sequence[str], uneven: Sequence[int], *, has_rows: bool) -> list[str]:

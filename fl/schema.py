@@ -18,11 +18,8 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.csvfile import CsvFile
+from fl.csvfile import MISSING_TOKENS, CsvFile, is_missing
 from fl.errors import SchemaError
-
-# Spellings of "no value" in the tables we have met; a listed category of the same spelling wins.
-MISSING_TOKENS: Final = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -35,17 +32,23 @@ class FeatureKind(StrEnum):
 
 
 class Missing(StrEnum):
-    """What a missing cell becomes."""
+    """What a missing cell becomes; unless the schema says otherwise, its file is refused."""
 
+    REFUSE = "refuse"  # the file does not fit
     MEAN = "mean"  # numeric: the federated mean, which is 0 after standardization
     ZERO = "zero"  # numeric: the raw value 0; categorical: no category at all
-    REFUSE = "refuse"  # the file does not fit
     CATEGORY = "category"  # categorical: a category of its own
 
 
 _ALLOWED_MISSING: Final = {
-    FeatureKind.NUMERIC: (Missing.MEAN, Missing.ZERO, Missing.REFUSE),
-    FeatureKind.CATEGORICAL: (Missing.CATEGORY, Missing.ZERO, Missing.REFUSE),
+    FeatureKind.NUMERIC: (Missing.REFUSE, Missing.MEAN, Missing.ZERO),
+    FeatureKind.CATEGORICAL: (Missing.REFUSE, Missing.CATEGORY, Missing.ZERO),
+}
+_FILLED: Final = {
+    (Missing.MEAN, FeatureKind.NUMERIC): "taken as the mean of all silos",
+    (Missing.ZERO, FeatureKind.NUMERIC): "taken as 0",
+    (Missing.CATEGORY, FeatureKind.CATEGORICAL): "taken as a category of its own",
+    (Missing.ZERO, FeatureKind.CATEGORICAL): "taken as none of the categories",
 }
 
 
@@ -144,11 +147,13 @@ class Table:
         categorical: (rows, categorical features), int64: the encoded column's place within the
             feature, -1 for none.
         labels: (rows,), int64, from 0; None if the file was read without its target.
+        notes: what was done with missing cells, a line for each column that has any.
     """
 
     numeric: NDArray[np.float64]
     categorical: NDArray[np.int64]
     labels: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for array in (self.numeric, self.categorical, self.labels):
@@ -200,7 +205,7 @@ class FeatureSchema:
 
         Args:
             mapping: `features`, a list of mappings (name, kind, categories, missing, scale; kind
-                defaults to numeric, missing to mean or category), and `target`, a mapping (name and
+                defaults to numeric, missing to refuse), and `target`, a mapping (name and
                 classes or positive).
 
         Raises:
@@ -265,6 +270,7 @@ class FeatureSchema:
             .reshape(len(categorical), len(file))
             .T,
             labels=labels,
+            notes=tuple(file.notes),
         )
 
     def encode(
@@ -326,7 +332,7 @@ def _numbers(file: CsvFile, feature: Feature) -> NDArray[np.float64]:
         number = _number(cell)
         if number is not None:
             values[row] = number / feature.scale
-        elif cell.lower() in MISSING_TOKENS:
+        elif is_missing(cell):
             missing.append(row)
         else:
             bad.append(row)
@@ -375,7 +381,7 @@ def _places(
     for row, cell in enumerate(file.cells(name)):
         if cell in index:
             places[row] = index[cell]
-        elif cell.lower() in MISSING_TOKENS:
+        elif is_missing(cell):
             missing.append(row)
         else:
             bad.append(row)
@@ -385,7 +391,18 @@ def _places(
 
 def _settle_missing(file: CsvFile, feature: Feature, missing: Sequence[int]) -> None:
     if feature.missing is Missing.REFUSE:
-        file.report(feature.name, missing, "missing, which the schema refuses")
+        file.report(
+            feature.name,
+            missing,
+            "missing, which the schema refuses; fill them in, or let the run's settings say for "
+            f"this column: missing = {' or '.join(repr(one.value) for one in _filling(feature))}",
+        )
+    else:
+        file.note(feature.name, missing, f"missing, {_FILLED[feature.missing, feature.kind]}")
+
+
+def _filling(feature: Feature) -> tuple[Missing, ...]:
+    return tuple(one for one in _ALLOWED_MISSING[feature.kind] if one is not Missing.REFUSE)
 
 
 def _number(cell: str) -> float | None:

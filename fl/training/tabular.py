@@ -63,6 +63,11 @@ class TabularTask:
         return self._model.schema
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done with cells that are missing, for the silo's own screen."""
+        return self._table.notes
+
+    @property
     def n_examples(self) -> int:
         """Return the number of training examples."""
         return len(self._table)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from fl.errors import LearningError
-from fl.ports import LocalTask
 from fl.privacy import document_of, privacy_of
 from fl.training.tabular import TabularTask
 from secagg.errors import PolicyRefusedError, SecAggError
@@ -245,18 +244,5 @@ def _run(config: SiloConfig, run: Path) -> str:
 def _data(config: SiloConfig, run: Path) -> str:
     plan = build_plan(load_config(run, RunConfig), max_silos=200)
     task = build_task(plan, config)
-    return f"fits the plan's task {plan.task.name}{_blanks(task)}"
-
-
-def _blanks(task: LocalTask) -> str:
-    """Say how many cells of a table have no number and become the federated mean, by column."""
-    if not isinstance(task, TabularTask):
-        return ""
-    moments = task.statistics()
-    blank = {
-        name: task.n_examples - int(count)
-        for name, count in zip(moments.names, moments.counts, strict=True)
-        if count < task.n_examples
-    }
-    cells = ", ".join(f"{count} in {name!r}" for name, count in blank.items())
-    return f"; cells without a number, which become the mean of all silos: {cells}" if cells else ""
+    notes = task.notes if isinstance(task, TabularTask) else ()
+    return "\n  ".join([f"fits the plan's task {plan.task.name}", *notes])

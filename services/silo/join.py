@@ -3,7 +3,10 @@
 import asyncio
 import signal
 from functools import partial
+from pathlib import Path
 
+from fl.csvfile import CsvFile
+from fl.errors import SchemaError
 from secagg.errors import RosterError
 from secagg.ids import SiloId
 from secagg.journal import SiloHistory, decode_line
@@ -15,7 +18,7 @@ from services.errors import CredentialError
 from services.files import make_private_dir
 from services.ledger.parties import Party
 from services.observe.exposition import exposed
-from services.observe.logs import get_logger
+from services.observe.logs import Logger, get_logger
 from services.security.credentials import load_credentials, load_identity
 from services.security.identity import Role
 from services.silo.check import budget_status
@@ -47,6 +50,7 @@ async def join(
     Raises:
         CredentialError: a key, certificate or roster is missing or unfit.
         TlsError: the coordinator answers, but no trusted connection comes about.
+        DataError, SchemaError: the silo's file cannot be read, or is no table.
         StorageError: the storage folder is another process's, or damaged.
         RemoteError: the coordinator refuses this process.
     """
@@ -64,6 +68,8 @@ async def join(
     if seat.identity_key != identity.public:
         raise CredentialError(f"the roster names another identity key for silo {name}")
     log = log.bind(silo=name)
+    if config.data is not None:
+        await asyncio.to_thread(_look_at, config.data.file, log)
     store = SiloStore(config.storage)
     rng = SystemRng()
     line = Line(
@@ -111,6 +117,7 @@ async def join(
                 store=store,
                 ledgers=ledgers,
                 rng=rng,
+                log=log,
             ),
             link=Link(
                 line=line,
@@ -133,6 +140,20 @@ async def join(
         renewing.cancel()
         await line.close()
         store.close()
+
+
+def _look_at(file: Path, log: Logger) -> None:
+    """Read the silo's table before any run asks for it, and say which cells have no value.
+
+    Raises:
+        DataError, SchemaError: see CsvFile.read; or its rows do not have the header's cells.
+    """
+    table = CsvFile.read(file)
+    if table.problems:
+        listed = "\n".join(f"  - {problem}" for problem in table.problems)
+        raise SchemaError(f"{file} is no table:\n{listed}")
+    for note in table.blanks():
+        log.warning("cells-blank", note=f"{note}; a run's schema fills them or refuses the file")
 
 
 def stop_signal() -> asyncio.Event:

@@ -28,6 +28,7 @@ from secagg.roster import Roster
 from services import faults
 from services.config import SiloConfig
 from services.errors import NotFoundError, NotNowError
+from services.observe.logs import Logger
 from services.released import write_released
 from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
@@ -68,6 +69,7 @@ class Learner:
     store: SiloStore
     ledgers: SiloLedgers
     rng: Rng
+    log: Logger
     _participants: dict[RunId, RunParticipant] = field(default_factory=dict)
     _settled: dict[RunId, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -169,12 +171,15 @@ class Learner:
 
     def _make_participant(self, run: RunId, document: bytes) -> RunParticipant:
         plan = TrainingPlan.parse(document)
+        task = build_task(plan, self.config)
+        for note in getattr(task, "notes", ()):
+            self.log.warning("cells-filled", run=run.hex, note=note)
         return RunParticipant(
             plan,
             run=run,
             seat=self.seat,
             names=self._names(),
-            task=build_task(plan, self.config),
+            task=task,
             memory=StoredMemory(self.store),
             rng=self.rng,
         )

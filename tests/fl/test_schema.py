@@ -11,11 +11,11 @@ from fl.schema import Feature, FeatureKind, FeatureSchema, Missing, Table
 
 MAPPING: dict[str, object] = {
     "features": [
-        {"name": "age"},
+        {"name": "age", "missing": "mean"},
         {"name": "dose", "missing": "zero", "scale": 1000},
-        {"name": "sex", "kind": "categorical", "categories": ["f", "m"]},
-        {"name": "stage", "kind": "categorical", "categories": [1, 2, 3], "missing": "refuse"},
-        {"name": "weight", "missing": "refuse"},
+        {"name": "sex", "kind": "categorical", "categories": ["f", "m"], "missing": "category"},
+        {"name": "stage", "kind": "categorical", "categories": [1, 2, 3]},
+        {"name": "weight"},
     ],
     "target": {"name": "outcome", "classes": ["alive", "dead"]},
 }
@@ -109,6 +109,11 @@ def test_missing_cells_become_what_the_schema_says(tmp_path: Path) -> None:
     rows = table(tmp_path, "1,60,2000,f,2,70,alive", "2,NA,,?,1,80,dead")
     assert rows.labels is not None
     assert rows.labels.tolist() == [0, 1]
+    assert rows.notes == (
+        "column 'age': 1 cell (line 3) missing, taken as the mean of all silos",
+        "column 'dose': 1 cell (line 3) missing, taken as 0",
+        "column 'sex': 1 cell (line 3) missing, taken as a category of its own",
+    )
     encoded = schema().encode(rows, np.array([50.0, 1.0, 75.0]), np.array([10.0, 2.0, 5.0]))
     assert encoded.tolist() == [
         [1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0],
@@ -168,7 +173,9 @@ def test_every_problem_of_a_file_is_reported_at_once_without_its_cells(tmp_path:
         "column 'stage': 1 cell (line 3) missing, which the schema refuses",
         "column 'stage': 1 cell (line 4) not an allowed value",
         "column 'weight': 1 cell (line 3) no finite number",
-        "column 'weight': 1 cell (line 4) missing",
+        "missing = 'category' or 'zero'",
+        "column 'weight': 1 cell (line 4) missing, which the schema refuses",
+        "missing = 'mean' or 'zero'",
         "column 'outcome': 1 cell (line 5) not an allowed value; allowed: 'alive', 'dead'",
         "column 'outcome': 1 cell (line 4) missing; every row needs its target",
     ):

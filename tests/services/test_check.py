@@ -8,7 +8,7 @@ import pytest
 from services.clock import utc_now
 from services.config import SiloConfig
 from services.settings import parse_config
-from services.silo.check import check_silo
+from services.silo.check import Finding, check_silo
 from services.testing import LocalFederation, make_federation
 
 
@@ -90,11 +90,13 @@ def test_a_run_that_the_policy_allows_is_fine(federation: LocalFederation) -> No
     assert set(found) == {"connection"}
 
 
-def test_blank_cells_of_a_number_are_counted(federation: LocalFederation) -> None:
-    """They are filled in by default, which whoever owns the file should know."""
-    (federation.root / "rows.csv").write_text(
-        "age,bmi,sick\n50,20,no\n ,21,yes\nnan,22,no\n60,,yes\n", "utf-8"
-    )
+ROWS = "age,bmi,sick\n50,20,no\n ,21,yes\nnan,22,no\n60,,yes\n"
+FEATURES = '[task]\nfeatures = [{{ name = "age"{} }}, {{ name = "bmi", missing = "zero" }}]\n'
+
+
+def _data(federation: LocalFederation, age: str) -> Finding:
+    """What is found in a file with cells that have no value."""
+    (federation.root / "rows.csv").write_text(ROWS, "utf-8")
     text = (
         'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n'
         'data = { file = "rows.csv" }\n'
@@ -103,10 +105,27 @@ def test_blank_cells_of_a_number_are_counted(federation: LocalFederation) -> Non
     run = federation.root / "run.toml"
     run.write_text(
         '[run]\nname = "toy"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
-        '[task]\nfeatures = [{ name = "age" }, { name = "bmi", missing = "zero" }]\n'
+        f"{FEATURES.format(age)}"
         'target = { name = "sick", classes = ["no", "yes"] }\n',
         encoding="utf-8",
     )
-    found = {one.what: one for one in check_silo(config, run)}["data"]
+    return {one.what: one for one in check_silo(config, run)}["data"]
+
+
+def test_cells_without_a_value_are_refused_unless_the_schema_fills_them(
+    federation: LocalFederation,
+) -> None:
+    """By column and line, with what may be done about it."""
+    found = _data(federation, "")
+    assert not found.is_fine
+    assert "column 'age': 2 cells (line 3, 4) missing, which the schema refuses" in found.finding
+    assert "missing = 'mean' or 'zero'" in found.finding
+    assert "bmi" not in found.finding, "which the schema fills"
+
+
+def test_cells_that_are_filled_are_named(federation: LocalFederation) -> None:
+    """Whoever owns the file should know."""
+    found = _data(federation, ', missing = "mean"')
     assert found.is_fine
-    assert found.finding.endswith("which become the mean of all silos: 2 in 'age'")
+    assert "column 'age': 2 cells (line 3, 4) missing, taken as the mean of" in found.finding
+    assert "column 'bmi': 1 cell (line 5) missing, taken as 0" in found.finding

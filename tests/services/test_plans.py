@@ -44,7 +44,7 @@ def test_the_plan_says_what_the_settings_say() -> None:
     assert schema["features"][0] == {
         "name": "age",
         "kind": "numeric",
-        "missing": "mean",
+        "missing": "refuse",
         "scale": 1.0,
     }
 

@@ -16,6 +16,7 @@ from secagg.policy import SiloPolicy
 from secagg.testing import SeededRng, make_federation, make_parameters
 from services.config import SiloConfig
 from services.errors import InvalidRequestError
+from services.observe.logs import get_logger
 from services.silo.learner import Learner
 from services.silo.ledger import SiloLedgers
 from services.silo.node import SiloNode
@@ -49,6 +50,7 @@ def test_the_tables_of_two_runs_are_kept_however_many_are_opened(tmp_path: Path)
         store=store,
         ledgers=cast("SiloLedgers", SimpleNamespace(check_round=lambda *_: None)),
         rng=SeededRng(1),
+        log=get_logger("silo"),
     )
     for number in range(5):
         parameters = make_parameters(

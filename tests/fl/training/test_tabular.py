@@ -15,9 +15,9 @@ from fl.update import TensorLayout
 
 SCHEMA = {
     "features": [
-        {"name": "size"},
+        {"name": "size", "missing": "mean"},
         {"name": "big", "scale": 1000},
-        {"name": "kind", "kind": "categorical", "categories": ["a", "b"]},
+        {"name": "kind", "kind": "categorical", "categories": ["a", "b"], "missing": "category"},
     ],
     "target": {"name": "label", "classes": ["0", "1", "2"]},
 }
