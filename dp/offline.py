@@ -186,6 +186,11 @@ def _required(entry: Object, kind: object, writer: object) -> tuple[set[object],
     return needed, len(needed)
 
 
+def is_entry(line: bytes) -> bool:
+    """Tell whether a line has an entry's form, whatever stands in it."""
+    return _parse(line, 0, Findings()) is not None
+
+
 def _parse(line: bytes, place: int, found: Findings) -> Object | None:
     try:
         entry = json.loads(line)

@@ -3,8 +3,8 @@
 For an auditor with the ledger, the public keys and nothing else: no torch, no service, no network.
 The reader (`dp.offline`) and the formulas (`dp.recount`) are written a second time, and what is
 composed is recomputed here with dp-accounting. Exit code 0: everything holds. 1: something does
-not; each finding names its entry. 2: nothing could be verified: a file or a key cannot be read, or
-dp-accounting is missing.
+not; each finding names its entry. 2: nothing could be verified: a file or a key cannot be read, the
+file holds no entry of a ledger, or dp-accounting is missing.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dp.inspection import Inspection, VerifyReport
-from dp.offline import Findings, check_heads, check_signatures, read_entries
+from dp.offline import Findings, check_heads, check_signatures, is_entry, read_entries
 from dp.recount import Recount
 
 _RDP_SLACK: Final = 1.001
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=Path, help="heads that peers have signed, one a line")
     options = parser.parse_args(arguments)
     try:
-        lines = _lines(options.ledger)
+        lines = _entries(options.ledger)
         keys = _read_keys(options.keys)
         heads = _lines(options.heads) if options.heads else []
         report = verify_ledger(lines, keys, heads)
@@ -120,6 +120,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for finding in report.findings.items:
         _say(1, f"FAIL entry {finding.seq}: {finding.text}")
     return _say(0 if report.ok else 1, "verified" if report.ok else "NOT verified")
+
+
+def _entries(path: Path) -> list[bytes]:
+    """A ledger's lines; that one of them is broken is for the findings, all of them is not.
+
+    Raises:
+        ValueError: the file is no ledger, not even a damaged one.
+    """
+    lines = _lines(path)
+    if not any(is_entry(line) for line in lines):
+        raise ValueError(f"{path} is no ledger: expected a JSON entry on each line, found none")
+    return lines
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -115,7 +115,7 @@ async def start_run(client: RunClient, config: Path, run: RunId) -> RunSummary:
         ConfigError: the settings cannot be used, or name what is not installed here.
         LearningError: the own task cannot be loaded here.
     """
-    settings, document = await asyncio.to_thread(_load_run, config)
+    settings, document = await asyncio.to_thread(load_run, config)
     initial = None
     if settings.task.name != TABULAR:
         from fl.training.custom import load_task
@@ -126,7 +126,12 @@ async def start_run(client: RunClient, config: Path, run: RunId) -> RunSummary:
     return await client.start_run(StartCall(run=run, config=document, initial_state=initial))
 
 
-def _load_run(config: Path) -> tuple[RunConfig, bytes]:
+def load_run(config: Path) -> tuple[RunConfig, bytes]:
+    """Read a run's settings and check them; returns them with their bytes.
+
+    Raises:
+        ConfigError: the settings cannot be used, or name what is not installed here.
+    """
     settings = load_config(config, RunConfig)
     # A wrong name is found here, not where the run would begin.
     build_plan(settings, max_silos=settings.run.min_silos)

@@ -72,11 +72,10 @@ def start(
     """
     from secagg.ids import RunId
     from secagg.rng import SystemRng
+    from services.cli.operator import load_run
     from services.plans import warnings
-    from services.run_config import RunConfig
-    from services.settings import load_config
 
-    for warning in warnings(load_config(config, RunConfig)):
+    for warning in warnings(load_run(config)[0]):
         typer.echo(f"note: {warning}", err=True)
     run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
     summary = _do(_start(config, operator, run))

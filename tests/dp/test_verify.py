@@ -680,11 +680,26 @@ class TestCommand:
         done = subprocess.run(command, cwd=ROOT, check=True, timeout=100, capture_output=True)
         assert b"--keys" in done.stdout
 
-    def test_an_empty_file_is_no_ledger(self, files: tuple[Path, Path]) -> None:
-        """Not even a beginning."""
+    @pytest.mark.parametrize(
+        "content", [b"", b"\n", b"hello\n", b"\x89PNG\r\n\x1a\n", b'{"a":1}\n']
+    )
+    def test_a_file_without_any_entry_is_no_ledger(
+        self, files: tuple[Path, Path], content: bytes, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Nothing was verified, and whoever gave the wrong file is told so."""
         ledger, keys = files
-        ledger.write_bytes(b"")
+        ledger.write_bytes(content)
+        assert main([str(ledger), "--keys", str(keys)]) == 2
+        assert f"not verified: {ledger} is no ledger: expected" in capsys.readouterr().out
+
+    def test_a_ledger_whose_first_line_is_broken_is_one(
+        self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It does not hold, which is more than that nothing was looked at."""
+        ledger, keys = files
+        ledger.write_bytes(b"\n".join([b"{", *lines(LEDGER)[1:]]) + b"\n")
         assert main([str(ledger), "--keys", str(keys)]) == 1
+        assert "FAIL entry 0: the line is no JSON" in capsys.readouterr().out
 
     def test_it_runs_without_torch_opacus_and_the_service(self, files: tuple[Path, Path]) -> None:
         """As a program, in an interpreter that refuses those imports."""

@@ -361,3 +361,29 @@ def test_what_names_no_run_is_refused_before_anybody_is_asked(text: str) -> None
 
     with pytest.raises(ConfigError, match="4 of its first digits"):
         asyncio.run(find())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("fedavg", "fedavgg"), "got 'fedavgg'; did you mean 'fedavg'?"),
+        (("fedavg", "zzz"), "expected one of fedsgd, fedavg, fedprox, scaffold"),
+        (("sgd", "sdg"), "got 'sdg'; did you mean 'sgd'?"),
+        (("steps", "step"), "local.step: unknown key; did you mean local.steps?"),
+    ],
+)
+def test_a_runs_settings_are_checked_before_anybody_is_asked(
+    tmp_path: Path, change: tuple[str, str], words: str
+) -> None:
+    """Here there is no certificate yet, nor a coordinator: what is wrong is told all the same."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "x"\nrounds = 1\n[algorithm]\nname = "fedavg"\n[local]\nsteps = 1\n'
+        'learning_rate = 0.1\noptimizer = "sgd"\n[task]\nname = "fl.testing:toy_task"\n'.replace(
+            *change
+        ),
+        encoding="utf-8",
+    )
+    done = secagg("run", "start", "-c", str(config), "--operator", str(tmp_path / "operator.toml"))
+    assert done.returncode == 2
+    assert words in done.stderr
