@@ -97,6 +97,19 @@ def verify_ledger(
     return report
 
 
+def ledger_lines(path: Path) -> list[bytes]:
+    """Read a ledger's lines; that one of them is broken is for the findings, all of them is not.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: the file is no ledger, not even a damaged one.
+    """
+    lines = _lines(path)
+    if not any(is_entry(line) for line in lines):
+        raise ValueError(f"{path} is not a ledger: expected a JSON entry on each line, found none")
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dp.verify", description=__doc__)
@@ -107,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=Path, help="heads that peers have signed, one a line")
     options = parser.parse_args(arguments)
     try:
-        lines = _entries(options.ledger)
+        lines = ledger_lines(options.ledger)
         keys = _read_keys(options.keys)
         heads = _lines(options.heads) if options.heads else []
         report = verify_ledger(lines, keys, heads)
@@ -120,18 +133,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for finding in report.findings.items:
         _say(1, f"FAIL entry {finding.seq}: {finding.text}")
     return _say(0 if report.ok else 1, "verified" if report.ok else "NOT verified")
-
-
-def _entries(path: Path) -> list[bytes]:
-    """A ledger's lines; that one of them is broken is for the findings, all of them is not.
-
-    Raises:
-        ValueError: the file is no ledger, not even a damaged one.
-    """
-    lines = _lines(path)
-    if not any(is_entry(line) for line in lines):
-        raise ValueError(f"{path} is no ledger: expected a JSON entry on each line, found none")
-    return lines
 
 
 def _lines(path: Path) -> list[bytes]:

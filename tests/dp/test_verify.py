@@ -690,7 +690,7 @@ class TestCommand:
         ledger, keys = files
         ledger.write_bytes(content)
         assert main([str(ledger), "--keys", str(keys)]) == 2
-        assert f"not verified: {ledger} is no ledger: expected" in capsys.readouterr().out
+        assert f"not verified: {ledger} is not a ledger: expected" in capsys.readouterr().out
 
     def test_a_ledger_whose_first_line_is_broken_is_one(
         self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
