@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from dp.account import Account, Intent, booked
 from dp.canonical import Json, decimal
-from dp.charges import Charge, ChargeBook, ChargeState, Proof, ProofChecker, Release
+from dp.charges import Charge, ChargeBook, ChargeState, Proof, Quorum, Release, StatementChecker
 from dp.entries import Entry, Kind, Signer
 from dp.errors import (
     BudgetExceededError,
@@ -224,7 +224,18 @@ class Budget:
         self._ledger.append(entry)
         self.refresh()
 
-    def give_back(self, charge: str, proof: Proof, *, time_utc: str, checker: ProofChecker) -> None:
+    def quorum(self, charge: str) -> Quorum:
+        """Whose promises give a charge back: what the plan's silos have signed.
+
+        Raises:
+            PlanError: no such charge, or one that never comes back.
+        """
+        self.refresh()
+        return self._book.quorum(self._book.find(charge))
+
+    def give_back(
+        self, charge: str, proof: Proof, *, time_utc: str, checker: StatementChecker
+    ) -> None:
         """Give a charge back, with the proof that nothing was released.
 
         Raises:
@@ -232,8 +243,17 @@ class Budget:
             LedgerConflictError: somebody else appended at the same moment.
         """
         found = self._open(charge)
-        if not checker(found, proof):
-            raise PlanError("proof: the statements do not show that this attempt is dead")
+        quorum = self._book.quorum(found)
+        genuine = {
+            one.signer
+            for one in proof.statements
+            if one.signer in quorum.members and checker(found, one)
+        }
+        if len(genuine) < quorum.needed:
+            raise PlanError(
+                f"proof: expected {quorum.needed} genuine promises of the plan's "
+                f"{len(quorum.members)} silos, got {len(genuine)}"
+            )
         body: dict[str, Json] = {"intent": charge, "returned": True, "proof": proof.to_json()}
         self._append(Kind.ROUND_ABORT, body, time_utc=time_utc, run_id=found.run_id)
 

@@ -6,7 +6,7 @@ It is built from the entries alone, in order, and refuses an entry that contradi
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from dp.account import Account
 from dp.canonical import Json
@@ -33,6 +33,7 @@ class Charge:
         round: its number.
         attempt: which try of it.
         purpose: what for.
+        plan_digest: of the plan that was committed to before it, in hex.
         year: the calendar year it was made in.
         event: what is booked, under the account's relation.
         local: the same as it counts when secure aggregation fails.
@@ -44,6 +45,7 @@ class Charge:
     round: int
     attempt: int
     purpose: str
+    plan_digest: str
     year: str
     event: Event
     local: Event
@@ -74,35 +76,25 @@ class Statement:
 class Proof:
     """Statements by which a charge comes back.
 
+    It says nothing of how many there must be, or by whom: that is read from the plan's commitment.
+
     Attributes:
         kind: what they show.
-        members: the silos of the attempt, by name.
-        threshold: how many statements the attempt needs.
-        statements: by distinct members.
+        statements: by distinct silos.
     """
 
     kind: ProofKind
-    members: tuple[str, ...]
-    threshold: int
     statements: tuple[Statement, ...]
 
     def __post_init__(self) -> None:
-        """Refuse too few statements, or statements of others: they prove nothing."""
-        signers = {one.signer for one in self.statements}
-        if len(signers) != len(self.statements) or not signers <= set(self.members):
-            raise PlanError("proof: expected statements by distinct members of the attempt")
-        if not 2 * self.threshold > len(self.members) or len(signers) < self.threshold:
-            raise PlanError(
-                f"proof: expected at least {self.threshold} statements, more than half of "
-                f"{len(self.members)} members, got {len(signers)}"
-            )
+        """Refuse a silo that speaks twice."""
+        if len({one.signer for one in self.statements}) != len(self.statements):
+            raise PlanError("proof: expected statements by distinct silos")
 
     def to_json(self) -> dict[str, Json]:
         """As the entry carries it."""
         return {
             "kind": self.kind.value,
-            "members": tuple(sorted(self.members)),
-            "threshold": self.threshold,
             "statements": [
                 {
                     "signer": one.signer,
@@ -114,12 +106,50 @@ class Proof:
         }
 
 
-class ProofChecker(Protocol):
+class StatementChecker(Protocol):
     """Knows the protocol's statements, which this package does not."""
 
-    def __call__(self, charge: Charge, proof: Proof, /) -> bool:
-        """Whether the statements are genuine and about this charge's attempt."""
+    def __call__(self, charge: Charge, statement: Statement, /) -> bool:
+        """Whether a statement is genuine and about this charge's attempt."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quorum:
+    """Whose promises give a charge back, and how many: all silos of the plan have signed it.
+
+    An attempt's sum is opened by t silos of the plan at least. If `needed` of its silos promise to
+    open nothing, at most len(members) − needed + n_c are left that might, which is less than t
+    (docs/audit.md has the proof).
+
+    Attributes:
+        members: the plan's silos, by name.
+        needed: promises of distinct ones.
+    """
+
+    members: frozenset[str]
+    needed: int
+
+    @classmethod
+    def of(cls, commitment: Mapping[str, Json]) -> Self:
+        """Read the body of a PLAN_COMMIT.
+
+        Raises:
+            PlanError: it names no n_c, so that nothing tells how many promises would do.
+        """
+        silos, n_c, threshold = (commitment.get(name) for name in ("silos", "n_c", "threshold"))
+        if (
+            type(n_c) is not int
+            or type(threshold) is not int
+            or not isinstance(silos, list | tuple)
+        ):
+            raise PlanError(
+                "PLAN_COMMIT names no n_c, as in early ledgers and for queries: what was charged "
+                "under it never comes back"
+            )
+        members = frozenset(str(name) for name in silos)
+        needed = max(len(members) + n_c - threshold + 1, len(members) // 2 + 1)
+        return cls(members=members, needed=needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +189,7 @@ class ChargeBook:
         """Begin with nothing."""
         self.account: Account | None = None
         self._charges: dict[str, Charge] = {}
+        self._plans: dict[str, Mapping[str, Json]] = {}
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -169,6 +200,14 @@ class ChargeBook:
     def live(self) -> tuple[Charge, ...]:
         """The charges that count: whatever was not given back."""
         return tuple(one for one in self.charges if one.state is not ChargeState.RETURNED)
+
+    def quorum(self, charge: Charge) -> Quorum:
+        """Whose promises give a charge back.
+
+        Raises:
+            PlanError: none do, or its plan is not committed to.
+        """
+        return Quorum.of(self._plans.get(charge.plan_digest, {}))
 
     def find(self, entry_hash: str) -> Charge:
         """The charge of this name.
@@ -215,6 +254,9 @@ class ChargeBook:
                 account = Account.from_body(entry.body)
                 self.require_successor(account)
                 self.account = account
+            case Kind.PLAN_COMMIT:
+                # The first one counts: a later one of the same plan could name fewer silos.
+                self._plans.setdefault(str(entry.body.get("plan_digest")), entry.body)
             case Kind.ROUND_INTENT:
                 self._charges[entry.entry_hash] = _read_charge(entry, ChargeState.OPEN)
             case Kind.METRIC_RELEASE:
@@ -249,6 +291,7 @@ def _read_charge(entry: Entry, state: ChargeState) -> Charge:
         round=_whole(body, "round"),
         attempt=_whole(body, "attempt"),
         purpose=str(body.get("purpose")),
+        plan_digest=str(body.get("plan_digest")),
         year=entry.time_utc[:4],
         event=event_from_json(body.get("booked")),
         local=event_from_json(body.get("booked_local")),

@@ -48,16 +48,25 @@ def genesis_body(
 
 
 def plan_commit_body(
-    plan: PrivacyPlan, *, silos: Sequence[str], threshold: int, floor: int, manifest: str
+    plan: PrivacyPlan,
+    *,
+    silos: Sequence[str],
+    threshold: int,
+    floor: int,
+    manifest: str,
+    n_c: int | None = None,
 ) -> dict[str, Json]:
     """The body of PLAN_COMMIT.
 
     Args:
         plan: what is frozen.
         silos: who signs it in a run ledger, by name.
-        threshold: t, how many survivors sign each release.
+        threshold: t of the smallest cohort: so many survivors sign each release, and with fewer
+            silos no sum can be opened.
         floor: F, the fewest survivors.
         manifest: SHA-256 of the vector's manifest, in hex.
+        n_c: silos that may collude, the least that its rounds ask for; None where no charge comes
+            back.
 
     Raises:
         NoiseShortfallError: the floor is below n_c + h_dp.
@@ -72,6 +81,7 @@ def plan_commit_body(
         "silos": tuple(sorted(silos)),
         "threshold": threshold,
         "floor": floor,
+        **({} if n_c is None else {"n_c": n_c}),
         "manifest": manifest,
         "modulus": RING_MODULUS,
         "grid_sensitivity": decimal(grid_sensitivity(plan)),

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dp.offline import Findings, Object, canonical_digest, signature_fits
+from dp.offline import (
+    Findings,
+    Object,
+    canonical_digest,
+    signature_fits,
+    signed_commitment,
+    signing_keys,
+)
 from dp.recount import (
     RESERVE,
     Event,
@@ -150,8 +157,9 @@ class Inspection:
         self._found.need(
             seq, math.isclose(d2, booked_d2, rel_tol=_CLOSE), f"grid sensitivity is {d2:.6f}"
         )
-        commit = {**body, "d2": d2}
-        self._plans[body["plan_digest"]] = commit
+        commit = {**body, "d2": d2, "run": entry["run_id"], "quorum": self._quorum(entry)}
+        is_first = self._plans.setdefault(body["plan_digest"], commit) is commit
+        self._found.need(seq, is_first, "this plan was committed to before")
         digest = canonical_digest(plan)
         self._found.need(seq, digest == body["plan_digest"], "plan_digest is not the plan's hash")
         floor, ring = body["floor"], plan["mode"] in {"silo", "fedsgd", "patient"}
@@ -172,6 +180,32 @@ class Inspection:
         for name, value in {**zs, "enforced": z}.items():
             self._figure(seq, name, value, commit)
         self._two_relations(plan, z)
+
+    def _quorum(self, entry: Object) -> tuple[dict[str, set[bytes]], int] | None:
+        """Whose promises end an attempt, with the keys that signed the plan, and how many.
+
+        None where nothing shows it: an early ledger, or a query whose charge cannot come back.
+        What is counted with are facts that every silo of the plan has signed; a data set's ledger,
+        which one silo signs, carries the run's own entry.
+        """
+        body = entry["body"]
+        signed = entry if self._kind == "run" else signed_commitment(body)
+        if signed is None or "n_c" not in body:
+            return None
+        keys = signing_keys(signed, self._ring)
+        members = {name: keys.get(name, set()) for name in body["silos"]}
+        n_c, floor, least = body["n_c"], body["floor"], body["threshold"]
+        self._found.need(
+            entry["seq"],
+            type(n_c) is int
+            and n_c >= body["plan"]["n_c"]
+            and least == (floor + n_c) // 2 + 1 <= floor,
+            "the threshold is not that of its floor and n_c",
+        )
+        if signed["run_id"] != entry["run_id"] or not all(members.values()):
+            return None
+        # Of a sum's silos t must open it; whoever has not promised may, and n_c may lie.
+        return members, max(len(members) + n_c - least + 1, len(members) // 2 + 1)
 
     def _figure(self, seq: int, name: str, z: float, commit: Object) -> None:
         """Compare one claimed epsilon of a plan with what the second accountant finds."""
@@ -330,20 +364,33 @@ class Inspection:
         self._spent = self._recount.filter_epsilon(self._account, self._tally(_ALL))
 
     def _proof(self, seq: int, proof: Object, charge: Object) -> None:
-        """A charge comes back only with signed statements of a quorum of the attempt's silos."""
-        members, threshold = set(proof["members"]), proof["threshold"]
+        """A charge comes back only with the promises of enough silos of the committed plan.
+
+        Which silos, which keys and how many is the plan's commitment, never the proof's own claim.
+        """
+        plan = self._plans.get(charge["body"]["plan_digest"], {})
+        quorum = plan.get("quorum")
+        if quorum is None or plan["run"] != charge["run_id"]:
+            self._found.add(
+                seq,
+                "the charge came back, and no commitment of its run tells n_c with all silos' "
+                "signatures, as in early ledgers: nothing shows how many promises would do",
+            )
+            return
+        members, needed = quorum
         genuine = set()
         for one in proof["statements"]:
             message, signature = bytes.fromhex(one["message"]), bytes.fromhex(one["signature"])
-            keys = self._ring.get(one["signer"], ())
+            keys = members.get(one["signer"], ())
             fits = any(signature_fits(key, message, signature) for key in keys)
             about = proof["kind"] == "abandon" and abandons(message, charge)
             if fits and about:
                 genuine.add(one["signer"])
         self._found.need(
             seq,
-            2 * threshold > len(members) and len(genuine & members) >= threshold,
-            "the charge came back without a quorum's proof",
+            len(genuine) >= needed,
+            f"the charge came back without a quorum's proof: {len(genuine)} genuine promises, "
+            f"expected {needed} of {len(members)} silos",
         )
 
     def _audit_result(self, entry: Object) -> None:

@@ -110,6 +110,33 @@ def check_signatures(
     return ring
 
 
+def signed_commitment(body: Object) -> Object | None:
+    """The run's PLAN_COMMIT that a data set's ledger carries; None if it carries none that fits.
+
+    Its signatures are for the caller to check: they are what makes its silos, t and n_c facts.
+    """
+    line = body.get("signed")
+    found = Findings()
+    entry = _parse(line.encode(), 0, found) if isinstance(line, str) else None
+    if entry is None or entry["kind"] != "PLAN_COMMIT":
+        return None
+    content = {key: entry[key] for key in _ENTRY - {"entry_hash", "sigs"}}
+    fits = hashlib.sha256(_canonical(content)).hexdigest() == entry["entry_hash"]
+    told = {name: value for name, value in body.items() if name not in {"signed", "refers"}}
+    return entry if fits and told == entry["body"] else None
+
+
+def signing_keys(entry: Object, ring: Mapping[str, Iterable[bytes]]) -> dict[str, set[bytes]]:
+    """With which of its keys each party has signed an entry."""
+    message = b"SA1/ledger-entry\0" + bytes.fromhex(entry["entry_hash"])
+    return {
+        one["signer"]: {
+            key for key in ring.get(one["signer"], ()) if _fits(key, message, one["sig"])
+        }
+        for one in entry["sigs"]
+    }
+
+
 def check_heads(
     entries: Sequence[Object],
     heads: Iterable[bytes],

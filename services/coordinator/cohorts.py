@@ -36,6 +36,8 @@ class Cohorts:
         enrolled: the run's seats; all of the roster until the first cohort is fixed.
         refusals: why a silo takes no part in this run, by its own word.
         accused: silos against which there is evidence, and of what.
+        least_n_c: what the run's privacy plan was committed with; n_c never shrinks below it, or
+            fewer promises than were committed to would leave an attempt open.
         doubted: silos that are left out of this run as one end of a complaint, and why.
     """
 
@@ -45,6 +47,7 @@ class Cohorts:
     redundancy: int
     enrolled: tuple[int, ...]
     refusals: dict[int, str] = field(default_factory=dict)
+    least_n_c: int = 0
     accused: dict[int, str] = field(default_factory=dict)
     doubted: dict[int, str] = field(default_factory=dict)
 
@@ -123,7 +126,7 @@ class Cohorts:
             kind=request.kind.value,
             round=request.number,
             attempt=attempt,
-            n_c=asked_n_c(roster, self.plan),
+            n_c=max(asked_n_c(roster, self.plan), self.least_n_c),
             h_dp=privacy.h_dp if privacy else 0,
             dp=document_of(self.plan),
             h_min=_ASKED.h_min,

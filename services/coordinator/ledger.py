@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dp.charges import Charge, ChargeState, Proof
 from dp.entries import Entry, Signature
-from dp.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
+from dp.errors import BudgetExceededError, LedgerIntegrityError, PlanError, PrivacyError
 from dp.ledger import SignedHead, check_heads, find_equivocation
 from dp.mechanisms import split_padding
 from dp.plan import PrivacyPlan, share_noise_std
@@ -32,7 +33,7 @@ from services.errors import InvalidRequestError
 from services.files import write_atomic
 from services.ledger.messages import NOTICE_BYTES, LedgerAnswer, LedgerNotice
 from services.ledger.parties import Party, public_keys, stamp
-from services.ledger.proofs import abandon_proof, is_proof, smallest_cohort
+from services.ledger.proofs import gather, is_promise, smallest_cohort
 from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.observe.logs import Logger
 from services.release import software_versions
@@ -124,6 +125,7 @@ class RunLedger:
             silos=[self._silo(seat) for seat in seats],
             threshold=parameters.threshold(least),
             floor=parameters.floor(least),
+            n_c=parameters.n_c,
             manifest=parameters.spec.encode(),
             time_utc=self._stamp(),
         )
@@ -182,21 +184,39 @@ class RunLedger:
         A promise more than the protocol needs may still be on its way; the wait has a bound.
         """
         book = await asyncio.to_thread(self._begin)
-        charge = book.charge_of(parameters.round, parameters.attempt)
-        if charge is None:
+        charge, committed = book.charge_of(parameters.round, parameters.attempt), book.committed
+        if charge is None or committed is None:
             return
-        give_up = monotonic() + _PROMISES_S
-        while (proof := abandon_proof(tuple(abandons()), parameters, self.roster)) is None:
-            if not abandons() or monotonic() > give_up:
-                break
-            await asyncio.sleep(_GLANCE_S)
-
-        def checker(charge: Charge, proof: Proof, /) -> bool:
-            return is_proof(charge, proof, parameters=parameters, roster=self.roster)
-
+        proof = await self._promises(book, charge, parameters, abandons)
+        checker = partial(is_promise, committed=committed, roster=self.roster)
         await asyncio.to_thread(
             book.end, charge, reason=reason, proof=proof, checker=checker, time_utc=self._stamp()
         )
+
+    async def _promises(
+        self,
+        book: RunBook,
+        charge: Charge,
+        parameters: RoundParameters,
+        abandons: Callable[[], Collection[Abandon]],
+    ) -> Proof | None:
+        """Wait for the promises that give a charge back, if there are any at all."""
+        try:
+            quorum = book.quorum(charge)
+        except PlanError:
+            return None  # an early ledger's: it stays spent
+        attempt, give_up = parameters.attempt_id, monotonic() + _PROMISES_S
+        while (proof := gather(tuple(abandons()), attempt, self.roster, quorum)) is None:
+            if not abandons() or monotonic() > give_up:
+                break
+            await asyncio.sleep(_GLANCE_S)
+        return proof
+
+    def committed_n_c(self) -> int:
+        """The n_c that the plan was committed with; 0 before that. Reads the ledger's file."""
+        book = self._book or RunBook(self.folder, self.run, self.writer, self.plan)
+        n_c = book.committed.body.get("n_c") if book.committed is not None else None
+        return n_c if isinstance(n_c, int) else 0
 
     def share(self, seats: Sequence[int]) -> None:
         """Bring silos the lines that they lack, such as the last release."""

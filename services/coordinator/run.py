@@ -225,6 +225,7 @@ class RunDriver:
             parameters = self.cohorts.parameters(request, request.attempt)
             wait_s = self.deadlines.registration_s
             await self.ledger.commit(self.cohorts.enrolled, parameters, wait_s=wait_s)
+            self.cohorts.least_n_c = self.ledger.committed_n_c()
 
     async def stop(self, reason: str) -> None:
         """End the run; the model of the last complete round stays."""
@@ -248,6 +249,8 @@ class RunDriver:
 
         Call it before the silos can call.
         """
+        if self.ledger is not None:
+            self.cohorts.least_n_c = self.ledger.committed_n_c()
         following = None if self.training is None else self.training.next()
         self.cohorts.accused |= accused(self.cases)
         for driver in self.attempts.restore(self.standing.record.round, self._expected):

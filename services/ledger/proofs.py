@@ -3,20 +3,23 @@
 An attempt's sum can be read only with the shares of t silos of its cohort U1. The smallest U1 that
 the protocol accepts needs the smallest t; if fewer silos than that are left without a promise,
 counting n_c of the promises as lies, the sum stays closed whoever was in U1. So the rule needs no
-view of the attempt, and coordinator, silo and auditor can all apply it to the statements alone.
+view of the attempt: coordinator, silo and auditor read silos, t and n_c from the plan's commitment,
+which all silos of the run have signed (`dp.charges.Quorum`), and nothing from the proof.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dp.canonical import Json, canonical_json
-from dp.charges import Charge, Proof, ProofKind, Statement
-from dp.errors import PlanError
+from dp.charges import Charge, Proof, ProofKind, Quorum, Statement
+from dp.entries import Entry, check_signatures
+from dp.errors import LedgerIntegrityError, PlanError
 from secagg import canonical
 from secagg.codec import FEDERATION, MAX_TEXT_BYTES, RUN, U32, U64
-from secagg.errors import SecAggError
-from secagg.ids import RunId
+from secagg.errors import BadSignatureError, SecAggError
+from secagg.ids import AttemptId, RunId
 from secagg.keys import verify
 from secagg.messages import Abandon
 from secagg.parameters import RoundParameters
@@ -29,71 +32,58 @@ def smallest_cohort(parameters: RoundParameters) -> int:
     return next(size for size in sizes if size >= parameters.floor(size))
 
 
-def promises_needed(parameters: RoundParameters, roster: Roster) -> int:
-    """How many silos of the roster must have abandoned an attempt for it to be dead."""
-    least = parameters.threshold(smallest_cohort(parameters))
-    members = len(roster.seats)
-    return max(members + parameters.n_c - least + 1, members // 2 + 1)
-
-
-def abandon_proof(
-    abandons: Sequence[Abandon], parameters: RoundParameters, roster: Roster
+def gather(
+    abandons: Sequence[Abandon], attempt: AttemptId, roster: Roster, quorum: Quorum
 ) -> Proof | None:
-    """The proof that an attempt is dead, None if too few silos have promised.
-
-    None, too, once another roster is in force than the attempt's: the charge then stays.
+    """The proof that an attempt is dead, None if too few of the plan's silos have promised.
 
     Args:
         abandons: statements, of this attempt or others.
-        parameters: of the attempt.
+        attempt: which one.
+        roster: in force.
+        quorum: of the plan.
+    """
+    known = {seat.index: seat.silo.name for seat in roster.seats}
+    mine = {
+        known[one.seat]: one for one in abandons if one.attempt_id == attempt and one.seat in known
+    }
+    statements = tuple(
+        Statement(signer=name, message=one.signed_bytes(), signature=one.signature)
+        for name, one in sorted(mine.items())
+        if name in quorum.members
+    )
+    if len(statements) < quorum.needed:
+        return None
+    return Proof(kind=ProofKind.ABANDON, statements=statements)
+
+
+def is_promise(
+    charge: Charge, statement: Statement, /, *, committed: Entry, roster: Roster
+) -> bool:
+    """Whether a statement abandons a charge's attempt: `dp.charges.StatementChecker`.
+
+    The key must be the one that signed the plan: a silo that took the name later was never asked.
+
+    Args:
+        charge: which attempt.
+        statement: what is said to be a promise.
+        committed: the run's PLAN_COMMIT.
         roster: in force.
     """
-    if roster.digest() != parameters.roster_digest:
-        return None
-    wanted = parameters.attempt_id
-    mine = {item.seat: item for item in abandons if item.attempt_id == wanted}
-    needed = promises_needed(parameters, roster)
-    if len(mine) < needed:
-        return None
-    return Proof(
-        kind=ProofKind.ABANDON,
-        members=tuple(seat.silo.name for seat in roster.seats),
-        threshold=needed,
-        statements=tuple(
-            Statement(
-                signer=roster.seat(seat).silo.name,
-                message=item.signed_bytes(),
-                signature=item.signature,
-            )
-            for seat, item in sorted(mine.items())
-        ),
-    )
-
-
-def is_proof(charge: Charge, proof: Proof, *, parameters: RoundParameters, roster: Roster) -> bool:
-    """Whether a proof shows that a charge's attempt is dead: `dp.charges.ProofChecker`.
-
-    Raises:
-        BadSignatureError: a statement is signed by somebody else.
-    """
-    if roster.digest() != parameters.roster_digest:
-        return False  # other seats, and another number of promises that make an attempt dead
-    seats = {seat.silo.name: seat for seat in roster.seats}
-    genuine = set()
-    for one in proof.statements:
-        seat = seats.get(one.signer)
-        if seat is None:
-            return False
-        statement = _read(one.message, one.signature)
-        if statement is None or statement.federation != roster.federation:
-            return False
-        about = (statement.run, statement.round, statement.attempt, statement.seat)
-        wanted = (RunId.parse(charge.run_id), charge.round, charge.attempt, seat.index)
-        if about != wanted:
-            return False
-        verify(seat.identity_key, one.signature, one.message)
-        genuine.add(seat.index)
-    return len(genuine) >= promises_needed(parameters, roster)
+    seat = next((one for one in roster.seats if one.silo.name == statement.signer), None)
+    said = _read(statement.message, statement.signature)
+    if seat is None or said is None:
+        return False
+    wanted = (RunId.parse(charge.run_id), charge.round, charge.attempt, seat.index)
+    if (said.run, said.round, said.attempt, said.seat) != wanted:
+        return False
+    own = tuple(one for one in committed.sigs if one.signer == statement.signer)
+    try:
+        check_signatures(replace(committed, sigs=own), {statement.signer: seat.identity_key})
+        verify(seat.identity_key, statement.signature, statement.message)
+    except (BadSignatureError, LedgerIntegrityError):
+        return False
+    return bool(own) and said.federation == roster.federation
 
 
 def read_proof(body: Json) -> Proof:
@@ -106,8 +96,6 @@ def read_proof(body: Json) -> Proof:
         data: dict[str, Any] = json.loads(canonical_json(body))
         return Proof(
             kind=ProofKind(data["kind"]),
-            members=tuple(data["members"]),
-            threshold=data["threshold"],
             statements=tuple(
                 Statement(
                     signer=one["signer"],

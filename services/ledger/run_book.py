@@ -13,7 +13,7 @@ from typing import Final
 
 from dp.account import Account, intent_for
 from dp.budget import Budget
-from dp.charges import Charge, ChargeState, Proof, ProofChecker, Release
+from dp.charges import Charge, ChargeState, Proof, Quorum, Release, StatementChecker
 from dp.commitments import genesis_body, plan_commit_body
 from dp.entries import Entry, Kind, Signature, check_signatures
 from dp.filters import Filter, FilterKind
@@ -56,6 +56,14 @@ def run_account(plan: PrivacyPlan, name: str, epsilon: float | None = None) -> A
     )
 
 
+def plan_entry(ledger: Ledger, digest: str) -> Entry | None:
+    """The PLAN_COMMIT of a plan, None if the ledger has none."""
+    for one in ledger.entries:
+        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
+            return one
+    return None
+
+
 class RunBook:
     """One run's ledger."""
 
@@ -75,11 +83,20 @@ class RunBook:
     @property
     def is_committed(self) -> bool:
         """Whether the plan stands in the ledger with all signatures."""
-        digest = self._plan.digest.hex()
-        return any(
-            entry.kind is Kind.PLAN_COMMIT and entry.body.get("plan_digest") == digest
-            for entry in self.ledger.entries
-        )
+        return self.committed is not None
+
+    @property
+    def committed(self) -> Entry | None:
+        """The plan's PLAN_COMMIT."""
+        return plan_entry(self.ledger, self._plan.digest.hex())
+
+    def quorum(self, charge: Charge) -> Quorum:
+        """Whose promises give a charge back.
+
+        Raises:
+            PlanError: none do.
+        """
+        return self._budget.quorum(charge.entry_hash)
 
     def lines(self, first: int) -> list[bytes]:
         """The ledger from place `first` on."""
@@ -110,7 +127,14 @@ class RunBook:
             self._budget.set(account, time_utc=time_utc)
 
     def draft_plan(
-        self, *, silos: Sequence[str], threshold: int, floor: int, manifest: bytes, time_utc: str
+        self,
+        *,
+        silos: Sequence[str],
+        threshold: int,
+        floor: int,
+        n_c: int,
+        manifest: bytes,
+        time_utc: str,
     ) -> Entry:
         """PLAN_COMMIT with the writer's signature; every silo adds its own."""
         body = plan_commit_body(
@@ -118,6 +142,7 @@ class RunBook:
             silos=silos,
             threshold=threshold,
             floor=floor,
+            n_c=n_c,
             manifest=hashlib.sha256(manifest).hexdigest(),
         )
         entry = self.ledger.draft(Kind.PLAN_COMMIT, body, time_utc=time_utc, run_id=self._run.hex)
@@ -177,7 +202,7 @@ class RunBook:
         *,
         reason: str,
         proof: Proof | None,
-        checker: ProofChecker,
+        checker: StatementChecker,
         time_utc: str,
     ) -> None:
         """Note that an attempt gave no sum; with proof its charge comes back."""

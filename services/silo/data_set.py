@@ -23,6 +23,7 @@ from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
 from services.config import DataSetBudget
 from services.ledger.parties import Party
+from services.ledger.run_book import plan_entry
 from services.observe.logs import get_logger
 from services.release import software_versions
 from services.storage.ledger import FileLedgerStore
@@ -35,14 +36,6 @@ _DATA_SETS: Final = "data-set-*.jsonl"
 def data_set_path(folder: Path, data_set: str) -> Path:
     """Where a data set's ledger lies."""
     return folder / f"data-set-{data_set}.jsonl"
-
-
-def plan_entry(ledger: Ledger, digest: str) -> Entry | None:
-    """The PLAN_COMMIT of a plan, None if the ledger has none."""
-    for one in ledger.entries:
-        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
-            return one
-    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,8 +88,9 @@ class DataSet:
                 get_logger("silo").warning("run-ledger", file=path.name, reason=str(error))
 
     def follow(self, found: Entry) -> None:
-        """Freeze a run's plan in this ledger, too, with a reference to the run's PLAN_COMMIT."""
-        self.commit({**found.body, "refers": found.entry_hash}, found.run_id)
+        """Freeze a run's plan in this ledger, too, with the run's PLAN_COMMIT as all signed it."""
+        signed = found.to_line().decode()
+        self.commit({**found.body, "refers": found.entry_hash, "signed": signed}, found.run_id)
 
     def commit(self, body: Mapping[str, Json], run_id: str) -> None:
         """Freeze a plan, unless it stands here already.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from dp.account import Intent, intent_for
 from dp.budget import Budget, Deny
 from dp.canonical import Json, canonical_json
-from dp.charges import Charge, ChargeState, Proof, Release
+from dp.charges import Charge, ChargeState, Release
 from dp.entries import Entry, Kind, signed_message
 from dp.errors import (
     BudgetExceededError,
@@ -40,15 +41,15 @@ from fl.privacy import privacy_of
 from secagg.effects import Aggregate
 from secagg.errors import BadSignatureError
 from secagg.ids import RunId
-from secagg.parameters import RoundParameters
+from secagg.parameters import GRAPH_COMPLETE, RoundParameters, threshold
 from secagg.roster import Roster
 from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
-from services.ledger.proofs import is_proof, read_proof
-from services.ledger.run_book import ledger_path
+from services.ledger.proofs import is_promise, read_proof, smallest_cohort
+from services.ledger.run_book import ledger_path, plan_entry
 from services.observe.logs import Logger
-from services.silo.data_set import DataSet, plan_entry
+from services.silo.data_set import DataSet
 from services.silo.run_lines import check_run_lines
 from services.storage.ledger import FileLedgerStore
 
@@ -131,9 +132,9 @@ class SiloLedgers:
                     "the run has a privacy plan, and this silo's settings name no data set to "
                     "charge; add [privacy] to them"
                 )
-            self._require_intent(parameters, privacy)
+            self._require_terms(parameters, self._require_intent(parameters, privacy))
             decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
-            if isinstance(decision, Deny) and self._charge(parameters) is None:
+            if isinstance(decision, Deny) and self._charge(_place(parameters)) is None:
                 raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
         self._parameters[_key(parameters)] = parameters
 
@@ -162,7 +163,7 @@ class SiloLedgers:
         """Settle a round whose sum is there; what was charged stays charged."""
         if privacy_of(plan) is None:
             return
-        charge = self._charge(aggregate.parameters)
+        charge = self._charge(_place(aggregate.parameters))
         if charge is None or charge.state is not ChargeState.OPEN:
             return
         names = tuple(self.roster().seat(seat).silo.name for seat in aggregate.survivors)
@@ -184,10 +185,10 @@ class SiloLedgers:
             epsilon=self._require_budget().account.epsilon,
         )
 
-    def _charge(self, parameters: RoundParameters) -> Charge | None:
+    def _charge(self, wanted: tuple[str, int, int]) -> Charge | None:
+        """The data set's charge of a run, round and attempt."""
         budget = self._require_budget()
         budget.refresh()
-        wanted = (parameters.run.hex, parameters.round, parameters.attempt)
         for one in budget.charges:
             if (one.run_id, one.round, one.attempt) == wanted:
                 return one
@@ -269,25 +270,33 @@ class SiloLedgers:
         if (entry.seq, entry.prev_hash) != (head.seq + 1, head.entry_hash):
             raise LedgerConflictError("the draft does not follow from this silo's copy")
         if entry.kind is Kind.PLAN_COMMIT:
-            self._accept_plan(entry)
+            self._accept_plan(entry, ledger)
         elif entry.kind is Kind.ROUND_RELEASE:
             self._accept_release(entry, ledger)
         else:
             raise PlanError(f"a silo signs PLAN_COMMIT and ROUND_RELEASE, got {entry.kind}")
         return entry.entry_hash, self.party.sign(signed_message(entry.entry_hash))
 
-    def _accept_plan(self, entry: Entry) -> None:
+    def _accept_plan(self, entry: Entry, ledger: Ledger) -> None:
         plan = PrivacyPlan.from_bytes(canonical_json(entry.body.get("plan")))
         if plan.digest.hex() != entry.body.get("plan_digest"):
             raise PlanError("PLAN_COMMIT: the digest is not the plan's")
-        threshold, floor = entry.body.get("threshold"), entry.body.get("floor")
-        if not (isinstance(threshold, int) and threshold > max(plan.n_c, 1)):
-            raise PlanError(
-                f"PLAN_COMMIT: expected a threshold above the {max(plan.n_c, 1)} silos that may "
-                f"collude, got {threshold}"
-            )
+        if plan_entry(ledger, plan.digest.hex()) is not None:
+            raise PlanError("PLAN_COMMIT: this plan has been committed to before")
+        silos = entry.body.get("silos")
+        if not isinstance(silos, list | tuple) or self.party.name not in silos:
+            raise PlanError("PLAN_COMMIT: expected this silo among those that sign it")
+        least, floor, n_c = (entry.body.get(name) for name in ("threshold", "floor", "n_c"))
+        if not (isinstance(n_c, int) and n_c >= plan.n_c):
+            raise PlanError(f"PLAN_COMMIT: expected an n_c of {plan.n_c} at least, got {n_c}")
         if not (isinstance(floor, int) and floor >= plan.n_c + plan.h_dp):
             raise PlanError(f"PLAN_COMMIT: expected a floor of {plan.n_c + plan.h_dp}, got {floor}")
+        wanted = threshold(floor, n_c)
+        if least != wanted or not max(n_c, 1) < wanted <= floor:
+            raise PlanError(
+                f"PLAN_COMMIT: expected the threshold {wanted} of {floor} silos, above the "
+                f"{max(n_c, 1)} that may collude and no higher than {floor}, got {least}"
+            )
         budget = self.budget
         if budget is None:
             raise PlanError("this silo's settings name no data set to charge; add [privacy]")
@@ -343,8 +352,11 @@ class SiloLedgers:
             if here and entry.body.get("transcript") != parameters.ctx().hex():
                 raise PlanError("ROUND_RELEASE: its transcript is another round's than we saw")
 
-    def _require_intent(self, parameters: RoundParameters, privacy: PrivacyPlan) -> None:
+    def _require_intent(self, parameters: RoundParameters, privacy: PrivacyPlan) -> Entry:
         """The coordinator has committed to the plan and charged this attempt before it opened it.
+
+        Returns:
+            the PLAN_COMMIT.
 
         Raises:
             LedgerRefusedError: it has not, or its ledger was found broken.
@@ -353,7 +365,7 @@ class SiloLedgers:
             raise LedgerRefusedError(f"the run's ledger: {self._broken[parameters.run]}")
         digest = privacy.digest.hex()
         ledger = self._copy(parameters.run)
-        committed = plan_entry(ledger, digest) is not None
+        committed = plan_entry(ledger, digest)
         wanted = (digest, parameters.round, parameters.attempt)
         charged = any(
             one.kind is Kind.ROUND_INTENT
@@ -361,11 +373,41 @@ class SiloLedgers:
             == wanted
             for one in ledger.entries
         )
-        if not committed or not charged:
+        if committed is None or not charged:
             raise LedgerRefusedError(
                 f"round {parameters.round}, attempt {parameters.attempt}: the run's ledger holds "
                 "no commitment to this privacy plan, or no charge of this attempt"
             )
+        return committed
+
+    def _require_terms(self, parameters: RoundParameters, committed: Entry) -> None:
+        """The attempt is one in which the committed number of promises leaves nothing to open.
+
+        Its silos are those that signed the plan, and t, F and n_c are no lower than they signed:
+        what gives a charge back is counted with those figures (`dp.charges.Quorum`).
+
+        Raises:
+            LedgerRefusedError: it is not.
+        """
+        body = committed.body
+        silos = body.get("silos")
+        if not isinstance(silos, list | tuple) or self.party.name not in silos:
+            raise LedgerRefusedError("this silo has not signed the run's privacy plan")
+        if parameters.graph != GRAPH_COMPLETE:
+            raise LedgerRefusedError("a run with a privacy plan needs the complete graph")
+        least = smallest_cohort(parameters)
+        asked = {
+            "n_c": parameters.n_c,
+            "threshold": parameters.threshold(least),
+            "floor": parameters.floor(least),
+        }
+        for name, value in asked.items():
+            signed = body.get(name)
+            if isinstance(signed, int) and value < signed:
+                raise LedgerRefusedError(
+                    f"round {parameters.round}: the plan was signed with {name} = {signed}, the "
+                    f"coordinator asks {value}"
+                )
 
     def _give_back(self, run: RunId, entry: Entry) -> None:
         """Follow the run's ledger where an attempt is proven dead; this silo checks the proof."""
@@ -373,22 +415,19 @@ class SiloLedgers:
             return
         intents = {one.entry_hash: one for one in self._copy(run).entries}
         intent = intents[str(entry.body["intent"])]
+        committed = plan_entry(self._copy(run), str(intent.body.get("plan_digest")))
         number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
-        parameters = self._parameters.get((run, number, attempt))
-        charge = None if parameters is None else self._charge(parameters)
-        if parameters is None or charge is None or charge.state is not ChargeState.OPEN:
+        budget = self.budget
+        charge = None if budget is None else self._charge((run.hex, number, attempt))
+        if budget is None or charge is None or committed is None:
             return
-        known, roster = parameters, self.roster()
-        if roster.digest() != known.roster_digest:
-            return  # the charge stays, and the lines are in order
-
-        def checker(charge: Charge, proof: Proof, /) -> bool:
-            return is_proof(charge, proof, parameters=known, roster=roster)
-
-        proof = read_proof(entry.body.get("proof"))
-        self._require_budget().give_back(
-            charge.entry_hash, proof, time_utc=self._stamp(), checker=checker
-        )
+        if charge.state is ChargeState.OPEN:
+            budget.give_back(
+                charge.entry_hash,
+                read_proof(entry.body.get("proof")),
+                time_utc=self._stamp(),
+                checker=partial(is_promise, committed=committed, roster=self.roster()),
+            )
 
     def _copy(self, run: RunId) -> Ledger:
         if run not in self._copies:
@@ -418,6 +457,10 @@ class SiloLedgers:
 
     def _stamp(self) -> str:
         return stamp(self.now())
+
+
+def _place(parameters: RoundParameters) -> tuple[str, int, int]:
+    return (parameters.run.hex, parameters.round, parameters.attempt)
 
 
 def _key(parameters: RoundParameters) -> tuple[RunId, int, int]:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dp.account import Account, Intent, booked, check_delta, intent_for
 from dp.accountant import enforced_epsilon
 from dp.budget import Allow, Budget, Deny
-from dp.charges import Charge, ChargeState, Proof, ProofKind, Release, Statement
+from dp.charges import Charge, ChargeState, Proof, ProofKind, Quorum, Release, Statement
 from dp.entries import Kind
 from dp.errors import (
     BudgetExceededError,
@@ -88,6 +88,17 @@ def opened(account: Account | None = ACCOUNT, store: LedgerStore | None = None) 
     budget = Budget(ledger, SILO)
     if account is not None:
         budget.set(account, time_utc=NOW)
+    return budget
+
+
+def committed(budget: Budget, **changes: Any) -> Budget:
+    """The same, with the plan of a run of six silos: of them four must promise."""
+    body = {
+        "plan_digest": PLAN.digest.hex(), "silos": tuple("abcdef"), "threshold": 4, "floor": 6,
+        "n_c": 1, **changes,
+    }  # fmt: skip
+    entry = budget._ledger.draft(Kind.PLAN_COMMIT, body, time_utc=NOW, run_id=RUN)
+    budget.append(entry.signed_by(SILO))
     return budget
 
 
@@ -311,8 +322,6 @@ class TestGivingBack:
     def proof(self, signers: str = "abcd", **changes: Any) -> Proof:
         values: dict[str, Any] = {
             "kind": ProofKind.ABANDON,
-            "members": tuple("abcdef"),
-            "threshold": 4,
             "statements": tuple(
                 Statement(signer=name, message=b"m", signature=b"s") for name in signers
             ),
@@ -321,16 +330,16 @@ class TestGivingBack:
 
     def test_a_dead_attempt_gives_its_charge_back_and_stays_dead(self) -> None:
         """The entry carries the proof; the attempt cannot be charged again, the next one can."""
-        budget = opened()
+        budget = committed(opened())
         charge = budget.charge(intent(), time_utc=NOW)
-        seen: list[tuple[Charge, Proof]] = []
+        seen: list[tuple[Charge, str]] = []
 
-        def genuine(found: Charge, proof: Proof) -> bool:
-            seen.append((found, proof))
+        def genuine(found: Charge, statement: Statement) -> bool:
+            seen.append((found, statement.signer))
             return True
 
         budget.give_back(charge.entry_hash, self.proof(), time_utc=NOW, checker=genuine)
-        assert seen == [(charge, self.proof())]
+        assert seen == [(charge, name) for name in "abcd"]
         assert budget.spent() == 0.0
         assert budget.charges[0].state is ChargeState.RETURNED
         with pytest.raises(PlanError, match="given back"):
@@ -341,10 +350,10 @@ class TestGivingBack:
 
     def test_without_proof_it_stays(self) -> None:
         """A checker that is not convinced, or an abort: spent."""
-        budget = opened()
+        budget = committed(opened())
         charge = budget.charge(intent(), time_utc=NOW)
         before = budget.spent()
-        with pytest.raises(PlanError, match="do not show"):
+        with pytest.raises(PlanError, match="expected 4 genuine promises"):
             budget.give_back(
                 charge.entry_hash, self.proof(), time_utc=NOW, checker=lambda _charge, _proof: False
             )
@@ -361,14 +370,38 @@ class TestGivingBack:
                 charge.entry_hash, self.proof(), time_utc=NOW, checker=lambda _charge, _proof: True
             )
 
-    @pytest.mark.parametrize(
-        "change", [{"signers": "abc"}, {"signers": "abcg"}, {"signers": "aabb"}, {"threshold": 3}],
-        ids=str,
-    )  # fmt: skip
-    def test_a_proof_needs_a_quorum_of_members(self, change: dict[str, Any]) -> None:
-        """Distinct members, as many as the threshold, which is more than half."""
+    @pytest.mark.parametrize("signers", ["", "abc", "abcg", "ghijkl"])
+    def test_a_proof_needs_a_quorum_of_the_plan_s_silos(self, signers: str) -> None:
+        """As many as its commitment asks; others do not count, however many they are."""
+        budget = committed(opened())
+        charge = budget.charge(intent(), time_utc=NOW)
+        proof = self.proof(signers)
+        with pytest.raises(PlanError, match="of the plan's 6 silos"):
+            budget.give_back(
+                charge.entry_hash, proof, time_utc=NOW, checker=lambda _charge, _one: True
+            )
+
+    def test_the_first_commitment_counts(self) -> None:
+        """A second one, to fewer silos, lowers nothing."""
+        budget = committed(committed(opened()), silos=tuple("abc"), threshold=3)
+        charge = budget.charge(intent(), time_utc=NOW)
+        assert budget.quorum(charge.entry_hash) == Quorum(members=frozenset("abcdef"), needed=4)
+
+    @pytest.mark.parametrize("change", [{"n_c": None}, {"silos": 6}, {"plan_digest": "0" * 64}])
+    def test_without_a_commitment_that_says_how_many_it_stays(self, change: dict[str, Any]) -> None:
+        """An early ledger, a statistics query, another plan."""
+        budget = committed(opened(), **change)
+        charge = budget.charge(intent(), time_utc=NOW)
+        with pytest.raises(PlanError, match="never comes back"):
+            budget.give_back(
+                charge.entry_hash, self.proof("abcdef"), time_utc=NOW,
+                checker=lambda _charge, _one: True,
+            )  # fmt: skip
+
+    def test_a_silo_speaks_once(self) -> None:
+        """A proof with two statements of one silo is none."""
         with pytest.raises(PlanError, match="proof"):
-            self.proof(**change)
+            self.proof("aabb")
 
 
 class TestLimits:

@@ -79,9 +79,11 @@ def account(plan: PrivacyPlan, **changes: Any) -> Account:
     return Account(**{**values, **changes})
 
 
-def append(ledger: Ledger, kind: Kind, body: dict[str, Any], *signers: str) -> Entry:
+def append(
+    ledger: Ledger, kind: Kind, body: dict[str, Any], *signers: str, run_id: str = ""
+) -> Entry:
     """Draft, sign, append."""
-    entry = ledger.draft(kind, body, time_utc=NOW)
+    entry = ledger.draft(kind, body, time_utc=NOW, run_id=run_id)
     return ledger.append(entry.signed_by(*(SIGNERS[name] for name in signers)))
 
 
@@ -94,14 +96,14 @@ def abandon(charge_round: int, attempt: int, seat: int, *, run: str = RUN) -> by
     return len(fields).to_bytes(4) + b"".join(len(one).to_bytes(4) + one for one in fields)
 
 
-def proof(charge_round: int = 3, attempt: int = 0, *, signers: int = 7, run: str = RUN) -> Proof:
+def proof(charge_round: int = 3, attempt: int = 0, *, signers: int = 8, run: str = RUN) -> Proof:
     """Signed statements that an attempt is dead."""
     statements = []
     for seat, name in enumerate(SILOS[:signers]):
         message = abandon(charge_round, attempt, seat, run=run)
         signature = SIGNERS[name].sign(message)
         statements.append(Statement(signer=name, message=message, signature=signature))
-    return Proof(kind=ProofKind.ABANDON, members=SILOS, threshold=7, statements=tuple(statements))
+    return Proof(kind=ProofKind.ABANDON, statements=tuple(statements))
 
 
 def written(plan: PrivacyPlan = PLAN, rounds: int = 2, **limits: Any) -> Ledger:
@@ -114,8 +116,8 @@ def written(plan: PrivacyPlan = PLAN, rounds: int = 2, **limits: Any) -> Ledger:
     append(ledger, Kind.GENESIS, body, "coordinator")
     budget = Budget(ledger, SIGNERS["coordinator"])
     budget.set(account(plan, **limits), time_utc=NOW)
-    commit = plan_commit_body(plan, silos=SILOS, threshold=7, floor=7, manifest="1" * 64)
-    append(ledger, Kind.PLAN_COMMIT, commit, "coordinator", *SILOS)
+    commit = plan_commit_body(plan, silos=SILOS, threshold=6, floor=7, n_c=3, manifest="1" * 64)
+    append(ledger, Kind.PLAN_COMMIT, commit, "coordinator", *SILOS, run_id=RUN)
     for number_ in range(1, rounds + 1):
         made = intent_for(plan, run_id=RUN, round_number=number_, epsilon=LIMIT)
         charge = budget.charge(made, time_utc=NOW)
@@ -384,7 +386,7 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "less noise released": (set_at(RELEASE, "event", "z", value="3.9"), "less noise"),
     "too few survivors": (set_at(RELEASE, "survivors", value=list(SILOS[:6])), "at least 7"),
     "strangers survive": (set_at(RELEASE, "survivors", value=[*SILOS[:7], "x"]), "at least 7"),
-    "threshold lowered": (set_at(RELEASE, "threshold", value=6), "fewer signatures"),
+    "threshold lowered": (set_at(RELEASE, "threshold", value=5), "fewer signatures"),
     "release not signed": (sign_by(RELEASE, *SILOS[:6]), "lacks signatures"),
     "release names nobody": (set_at(RELEASE, "survivors", value=None), "lacks signatures"),
     "event unknown": (set_at(INTENT, "event", "type", value="laplace"), "unknown type"),
@@ -394,6 +396,18 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "body missing a field": (lambda steps: steps[INTENT]["body"].pop("round"), "cannot be read"),
     "returned without quorum": (
         lambda steps: steps[RETURN]["body"]["proof"]["statements"].pop(), "without a quorum",
+    ),
+    "returned by an early ledger": (
+        lambda steps: steps[COMMIT]["body"].pop("n_c"), "no commitment of its run",
+    ),
+    "n_c below the plan's": (set_at(COMMIT, "n_c", value=2), "not that of its floor"),
+    "t above that of its floor": (set_at(COMMIT, "threshold", value=7), "not that of its floor"),
+    "committed twice, the second time to fewer": (
+        lambda steps: steps.insert(COMMIT + 1, {
+            **copy.deepcopy(steps[COMMIT]), "signers": ["coordinator", *SILOS[:8]],
+            "body": {**copy.deepcopy(steps[COMMIT]["body"]), "silos": list(SILOS[:8])},
+        }),
+        "committed to before",
     ),
     "returned for another round": (set_at(DEAD, "round", value=9), "without a quorum"),
     "returned by forged statements": (
@@ -577,6 +591,114 @@ class TestReader:
         assert protocol_fields(good)[0] == b"SA1/abandon"
         for bad in (b"", b"\0", good[:-1], good + b"\0", b"\0\0\0\2" + good[4:]):
             assert protocol_fields(bad) == []
+
+
+class TestReturnedCharges:
+    """What came back is counted with what all silos signed, never with the proof's own claims."""
+
+    def texts(self, steps: Steps) -> str:
+        """What is found."""
+        found = verify_ledger(chained(steps), KEYS).findings.items
+        return " | ".join(one.text for one in found)
+
+    def returned(self, statements: Proof, **claims: Any) -> Steps:
+        """The ledger with this proof for its dead attempt."""
+        steps = copy.deepcopy(STEPS)
+        steps[RETURN]["body"]["proof"] = json.loads(json.dumps({**statements.to_json(), **claims}))
+        return steps
+
+    @pytest.mark.parametrize(("signers", "good"), [(10, True), (8, True), (7, False), (1, False)])
+    def test_the_promises_are_counted_against_the_committed_plan(
+        self, signers: int, good: bool
+    ) -> None:
+        """Ten silos, n_c = 3, t = 6: of ten, 8 must promise; 7 leave 3 + 3 who could open."""
+        found = self.texts(self.returned(proof(signers=signers)))
+        assert (found == "") is good, found
+        assert good or f"{signers} genuine promises, expected 8 of 10 silos" in found
+
+    @pytest.mark.parametrize("members", [1, 2, 5, 7])
+    def test_invented_members_prove_nothing(self, members: int) -> None:
+        """The attack: a proof that names its own cohort and quorum, all genuinely signed."""
+        lie = {"members": list(SILOS[:members]), "threshold": members // 2 + 1}
+        found = self.texts(self.returned(proof(signers=members), **lie))
+        assert "expected 8 of 10 silos" in found
+
+    def test_strangers_and_repeated_silos_prove_nothing(self) -> None:
+        """The coordinator and names outside the plan do not count, nor does a silo twice."""
+        steps = self.returned(proof(signers=7))
+        statements = steps[RETURN]["body"]["proof"]["statements"]
+        message = abandon(3, 0, 0)
+        for stranger in ("coordinator", "stranger"):
+            signature = SIGNERS["coordinator"].sign(message).hex()
+            statements.append(
+                {"signer": stranger, "message": message.hex(), "signature": signature}
+            )
+        statements.append(statements[0])
+        assert "7 genuine promises" in self.texts(steps)
+
+    @pytest.mark.parametrize(
+        "where", [{"charge_round": 4}, {"attempt": 1}, {"run": "cd" * 16}], ids=str
+    )
+    def test_promises_of_another_attempt_or_run_prove_nothing(self, where: dict[str, Any]) -> None:
+        """Genuine ones, of all ten silos."""
+        assert "0 genuine promises" in self.texts(self.returned(proof(signers=10, **where)))
+
+    def test_n_c_colluders_beside_too_few_honest_silos_prove_nothing(self) -> None:
+        """Three colluders promise and lie: with five honest ones it holds, with four it does not.
+
+        Five honest silos then have not promised, and with the three liars eight could open it.
+        """
+        for honest, good in ((5, True), (4, False)):
+            assert (self.texts(self.returned(proof(signers=3 + honest))) == "") is good
+
+    def test_a_commitment_to_fewer_silos_is_not_the_run_s(self) -> None:
+        """Colluders cannot commit among themselves: the release needs the floor of its silos."""
+        steps = self.returned(proof(signers=7))
+        steps[COMMIT]["body"]["silos"] = list(SILOS[:7])
+        steps[COMMIT]["signers"] = ["coordinator", *SILOS[:7]]
+        assert "expected at least 7 survivors" in self.texts(steps)
+
+    def data_set(self, *, signed: bool = True, lines_from: Ledger = LEDGER) -> Steps:
+        """A data set's ledger with the same dead attempt, as a silo writes it."""
+        run_commit = lines_from.entries[COMMIT]
+        steps = [copy.deepcopy(STEPS[place]) for place in (0, BUDGET, COMMIT, DEAD, RETURN)]
+        steps[0]["body"].update(ledger="data_set", writer="silo-a")
+        for step in steps:
+            step["signers"] = ["silo-a"]
+        body = steps[2]["body"]
+        body["refers"] = run_commit.entry_hash
+        if signed:
+            body["signed"] = run_commit.to_line().decode()
+        event = read_event(steps[3]["body"]["booked"])
+        account_ = steps[1]["body"]
+        rule = Filter(kind=FilterKind.GDP, delta=float(account_["delta"]))
+        after = rule.epsilon([GaussianEvent(z=event.z, delta_impl=event.delta_impl)])
+        steps[3]["body"].update(eps_before="0", eps_after=f"{after:.12f}")
+        steps[4]["body"]["intent"] = "@3"
+        return steps
+
+    def test_a_data_set_s_ledger_carries_what_all_signed(self) -> None:
+        """Then its returned charges verify, too; without it, nothing shows the quorum."""
+        assert self.texts(self.data_set()) == ""
+        assert "no commitment of its run" in self.texts(self.data_set(signed=False))
+
+    @pytest.mark.parametrize("lie", ["silos", "n_c", "run", "forged"])
+    def test_a_silo_cannot_commit_alone(self, lie: str) -> None:
+        """A body beside the signed one, another run's commitment, or signatures of its own."""
+        steps = self.data_set()
+        body = steps[2]["body"]
+        match lie:
+            case "silos":
+                body["silos"] = list(SILOS[:5])
+            case "n_c":
+                body["n_c"] = 0
+            case "run":
+                steps[2]["run_id"] = "cd" * 16
+            case _:
+                mine = replace(LEDGER.entries[COMMIT], sigs=())
+                forged = [replace(SIGNERS["silo-a"], name=name) for name in SILOS]
+                body["signed"] = mine.signed_by(*forged).to_line().decode()
+        assert "no commitment of its run" in self.texts(steps)
 
 
 class TestRecount:

@@ -69,7 +69,7 @@ def written(folder: Path, key: IdentityKey) -> tuple[Path, dict[str, bytes]]:
     book.begin(keys=keys, account=run_account(plan, "r"), software={}, policy="", time_utc=NOW)
     names = [seat.silo.name for seat in FEDERATION.roster.seats]
     parties = [Party(name, FEDERATION.identities[place]) for place, name in enumerate(names, 1)]
-    draft = book.draft_plan(silos=names, threshold=3, floor=3, manifest=b"", time_utc=NOW)
+    draft = book.draft_plan(silos=names, threshold=3, floor=3, n_c=1, manifest=b"", time_utc=NOW)
     book.append(draft, list(draft.signed_by(*parties).sigs), keys)
     return ledger_path(folder, RUN), keys
 

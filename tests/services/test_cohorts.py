@@ -2,7 +2,8 @@
 
 import pytest
 
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.plan import LocalPlan, RoundKind, TaskPlan, TrainingPlan
+from fl.run import RoundPreview
 from secagg.blame import Suspect, suspects
 from secagg.evidence import Evidence, EvidenceKind
 from secagg.ids import RunId
@@ -108,6 +109,20 @@ def test_a_proof_counts_from_then_on(cohorts: Cohorts) -> None:
 def test_three_silos_are_safe_against_nobody() -> None:
     """So none of them may see what the coordinator sees."""
     assert [asked_n_c(make_federation(n).roster, PLAN) for n in (3, 4, 7)] == [0, 1, 2]
+
+
+def test_n_c_never_shrinks_below_what_a_private_run_was_signed_with(cohorts: Cohorts) -> None:
+    """Silos leave the federation: a third of the rest is fewer, and the quorum counts with more."""
+    preview = RoundPreview(
+        kind=RoundKind.TRAINING,
+        number=2,
+        spec=VectorSpec(segments=(meta("count", 1, bound=9),)),
+        coefficients=("common",),
+    )
+    assert cohorts.parameters(preview, 0).n_c == 1
+    cohorts.least_n_c = 3
+    assert cohorts.parameters(preview, 0).n_c == 3
+    assert cohorts.least(preview) == 5
 
 
 def test_a_spent_budget_is_known_by_the_silos_own_word(cohorts: Cohorts) -> None:

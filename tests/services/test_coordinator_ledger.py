@@ -182,10 +182,12 @@ def test_a_round_is_signed_and_settled_before_its_sum(tmp_path: Path) -> None:
 def test_a_release_is_settled_once_also_after_a_restart(tmp_path: Path) -> None:
     """Another process of the coordinator: nothing is charged or signed again."""
     world = World(tmp_path)
+    assert world.opened().committed_n_c() == 0
     world.run(world.play())
     path = ledger_path(tmp_path / "hub", parameters().run)
     before = path.read_bytes()
     world.ledger = world.opened()
+    assert world.ledger.committed_n_c() == parameters().n_c == 1
 
     async def again() -> None:
         await world.ledger.commit(ROSTER.indices, parameters(), wait_s=1.0)

@@ -1,13 +1,17 @@
 """Ledgers between coordinator and silos: what is charged, signed, given back and refused."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dp.account import intent_for
+from dp.canonical import Json
+from dp.charges import Proof, ProofKind, Statement, StatementChecker
 from dp.commitments import plan_commit_body
 from dp.entries import Entry, Kind, Signature
 from dp.errors import BudgetExceededError, PlanError, PrivacyError
@@ -22,13 +26,15 @@ from fl.errors import BudgetExhaustedError, LedgerRefusedError
 from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import as_settings
+from secagg.ids import RunId
 from secagg.messages import Abandon, signed
-from secagg.parameters import RoundParameters
+from secagg.parameters import MODE_SEMI_HONEST, RoundParameters
+from secagg.roster import Roster
 from secagg.testing import make_federation, make_parameters
 from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.ledger.parties import COORDINATOR, Party, public_keys
-from services.ledger.proofs import abandon_proof, is_proof, promises_needed, read_proof
+from services.ledger.proofs import gather, is_promise, read_proof
 from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.observe.logs import get_logger
 from services.silo.data_set import data_set_path
@@ -114,6 +120,8 @@ class Coordinator:
 
     def __init__(self, folder: Path) -> None:
         self.parameters = round_parameters()
+        self.names = [seat.silo.name for seat in ROSTER.seats]
+        self.terms = {"n_c": 1, "threshold": 3, "floor": 3}
         self.book = RunBook(
             folder, self.parameters.run, Party(COORDINATOR, FEDERATION.coordinator), PLAN
         )
@@ -127,9 +135,8 @@ class Coordinator:
 
     def draft_plan(self) -> Entry:
         return self.book.draft_plan(
-            silos=[seat.silo.name for seat in ROSTER.seats],
-            threshold=3,
-            floor=3,
+            silos=self.names,
+            **self.terms,
             manifest=b"manifest",
             time_utc=NOW,
         )
@@ -152,6 +159,8 @@ class Coordinator:
         signatures = []
         for seat in ROSTER.seats:
             name = seat.silo.name
+            if name not in self.names:
+                continue
             if name in known:
                 answer = known[name].receive(self.notice(draft=draft))
                 assert answer.entry_hash == draft.entry_hash, answer.reason
@@ -366,60 +375,193 @@ def abandons(seats: range, number: int = 1, attempt: int = 0) -> list[Abandon]:
     ]
 
 
-def test_a_charge_comes_back_only_with_enough_promises(tmp_path: Path) -> None:
-    """DRP: the attempt's quorum gives it back, at the coordinator and at the silo."""
-    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
-    coordinator.commit(mine)
-    coordinator.charge(1, 0, mine)
-    parameters = round_parameters()
-    mine.check_round(parameters, TRAINING)
-    mine.charge(parameters, TRAINING)
-    needed = promises_needed(parameters, ROSTER)
-    assert needed == 4
-    assert abandon_proof(abandons(range(1, needed)), parameters, ROSTER) is None
-    proof = abandon_proof(abandons(range(1, needed + 1)), parameters, ROSTER)
-    assert proof is not None
-    assert read_proof(proof.to_json()) == proof
+def promised(
+    coordinator: Coordinator, promises: Sequence[Abandon], number: int = 1, attempt: int = 0
+) -> Proof | None:
+    """What the coordinator makes of promises."""
+    charge = coordinator.book.charge_of(number, attempt)
+    assert charge is not None
+    quorum = coordinator.book.quorum(charge)
+    assert (len(quorum.members), quorum.needed) == (5, 4)
+    return gather(promises, round_parameters(number, attempt).attempt_id, ROSTER, quorum)
+
+
+def give_back(coordinator: Coordinator, proof: Proof | None, checker: StatementChecker) -> None:
+    """End the first attempt at the coordinator."""
     charge = coordinator.book.charge_of(1, 0)
     assert charge is not None
-    elsewhere = abandon_proof(abandons(range(1, needed + 1), 2), round_parameters(2), ROSTER)
-    assert elsewhere is not None
-    assert not is_proof(charge, elsewhere, parameters=parameters, roster=ROSTER)
-
-    def checker(charge: object, proof: object, /) -> bool:
-        return is_proof(charge, proof, parameters=parameters, roster=ROSTER)  # type: ignore[arg-type] # as the budget calls it
-
     coordinator.book.end(charge, reason="x", proof=proof, checker=checker, time_utc=NOW)
-    assert coordinator.book.spent == 0.0
-    assert not mine.receive(coordinator.notice()).code
-    budget = mine.budget
-    assert budget is not None
-    assert budget.spent() == 0.0
-    keys = public_keys(ROSTER)
-    assert verify_ledger(coordinator.book.lines(0), keys).ok
-    own = FileLedgerStore(data_set_path(tmp_path / "silo", "cohort")).read(0)
-    assert verify_ledger(own, keys).ok
 
 
-def test_a_charge_stays_once_another_roster_is_in_force(tmp_path: Path) -> None:
-    """Its seats are others, so promises cannot be counted any more; that stops no run."""
-    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+def convinced(*_: object) -> bool:
+    """A checker of a coordinator that lies to itself."""
+    return True
+
+
+def charged(folder: Path, *, attempts: int = 1) -> tuple[Coordinator, SiloLedgers]:
+    """A round that is charged on both sides."""
+    coordinator, mine = Coordinator(folder / "run"), silo(folder / "silo")
     coordinator.commit(mine)
-    coordinator.charge(1, 0, mine)
-    parameters = round_parameters()
-    mine.check_round(parameters, TRAINING)
-    mine.charge(parameters, TRAINING)
-    everybody = abandons(range(1, SILOS + 1))
-    newer = replace(ROSTER, version=2, previous=ROSTER.digest())
-    assert abandon_proof(everybody, parameters, newer) is None
-    charge, proof = coordinator.book.charge_of(1, 0), abandon_proof(everybody, parameters, ROSTER)
-    assert charge is not None
-    coordinator.book.end(charge, reason="", proof=proof, checker=lambda *_: True, time_utc=NOW)
-    mine.roster = lambda: newer
+    for attempt in range(attempts):
+        coordinator.charge(1, attempt, mine)
+        mine.check_round(round_parameters(1, attempt), TRAINING)
+        mine.charge(round_parameters(1, attempt), TRAINING)
+    return coordinator, mine
+
+
+def spent(one: SiloLedgers) -> float:
+    """By the data set's ledger."""
+    assert one.budget is not None
+    return one.budget.spent()
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "after a restart of the silo"])
+def test_a_charge_comes_back_only_with_enough_promises(tmp_path: Path, restarted: bool) -> None:
+    """DRP: the attempt's quorum gives it back, at the coordinator and at the silo."""
+    coordinator, mine = charged(tmp_path)
+    assert promised(coordinator, abandons(range(1, 4))) is None
+    assert promised(coordinator, [*abandons(range(1, 4)), *abandons(range(1, 6), 2)]) is None
+    proof = promised(coordinator, abandons(range(1, 5)))
+    assert proof is not None
+    assert read_proof(proof.to_json()) == proof
+    committed = coordinator.book.committed
+    assert committed is not None
+    give_back(coordinator, proof, partial(is_promise, committed=committed, roster=ROSTER))
+    assert coordinator.book.spent == 0.0
+    mine = silo(tmp_path / "silo") if restarted else mine
     assert not mine.receive(coordinator.notice()).code
-    assert mine.budget is not None
-    assert mine.budget.spent() > 1.0
-    coordinator.charge(1, 1, mine)
+    assert spent(mine) == 0.0
+    keys = public_keys(ROSTER)
+    assert verify_ledger(coordinator.book.lines(0), keys).findings.items == []
+    own = FileLedgerStore(data_set_path(tmp_path / "silo", "cohort")).read(0)
+    assert verify_ledger(own, keys).findings.items == []
+
+
+class TestAChargeThatShouldNotComeBack:
+    """Whatever the coordinator puts into its ledger: the silo's charge stays, the verifier sees."""
+
+    def stays(self, folder: Path, proof: Proof, roster: Roster = ROSTER) -> None:
+        """The coordinator writes it down; silo and auditor are not convinced."""
+        coordinator, mine = charged(folder)
+        before = spent(mine)
+        committed = coordinator.book.committed
+        assert committed is not None
+        checker = partial(is_promise, committed=committed, roster=roster)
+        with pytest.raises(PlanError, match="genuine promises"):
+            give_back(coordinator, proof, checker)
+        charge = coordinator.book.charge_of(1, 0)
+        assert charge is not None
+        body: dict[str, Json] = {
+            "intent": charge.entry_hash, "returned": True, "proof": proof.to_json(),
+        }  # fmt: skip
+        ledger, writer = coordinator.book.ledger, Party(COORDINATOR, FEDERATION.coordinator)
+        draft = ledger.draft(Kind.ROUND_ABORT, body, time_utc=NOW, run_id=charge.run_id)
+        ledger.append(draft.signed_by(writer))
+        mine.roster = lambda: roster
+        assert mine.receive(coordinator.notice()).code == "PlanError"
+        assert spent(mine) == before
+        found = verify_ledger(coordinator.book.lines(0), public_keys(ROSTER)).findings.items
+        assert any("genuine promises, expected 4 of 5" in one.text for one in found)
+
+    def proof(self, promises: Sequence[Abandon]) -> Proof:
+        """These statements, as a proof."""
+        statements = tuple(
+            Statement(
+                signer=ROSTER.seat(one.seat).silo.name,
+                message=one.signed_bytes(),
+                signature=one.signature,
+            )
+            for one in promises
+        )
+        return Proof(kind=ProofKind.ABANDON, statements=statements)
+
+    def test_too_few_promises(self, tmp_path: Path) -> None:
+        """Three of five, where one may lie: two others and the liar are t."""
+        self.stays(tmp_path, self.proof(abandons(range(1, 4))))
+
+    @pytest.mark.parametrize(("number", "attempt"), [(2, 0), (1, 1)])
+    def test_promises_of_another_attempt(self, tmp_path: Path, number: int, attempt: int) -> None:
+        """Of all silos."""
+        self.stays(tmp_path, self.proof(abandons(range(1, 6), number, attempt)))
+
+    def test_promises_of_another_run(self, tmp_path: Path) -> None:
+        """Genuine, and about something else."""
+        other = RunId(b"another-run-here")
+        mine = [replace(one, run=other) for one in abandons(range(1, 6))]
+        self.stays(tmp_path, self.proof([signed(m, FEDERATION.identities[m.seat]) for m in mine]))
+
+    def test_promises_that_one_silo_signed_for_all(self, tmp_path: Path) -> None:
+        """Sybils: every statement by the same key."""
+        forged = [signed(one, FEDERATION.identities[5]) for one in abandons(range(1, 6))]
+        self.stays(tmp_path, self.proof(forged))
+
+    def test_a_silo_that_speaks_for_another_seat(self, tmp_path: Path) -> None:
+        """Its own key and name, another's seat."""
+        mine = [replace(one, seat=one.seat % SILOS + 1) for one in abandons(range(1, 6))]
+        forged = [signed(one, FEDERATION.identities[(one.seat + 3) % SILOS + 1]) for one in mine]
+        names = [ROSTER.seat((one.seat + 3) % SILOS + 1).silo.name for one in forged]
+        statements = tuple(
+            Statement(signer=name, message=one.signed_bytes(), signature=one.signature)
+            for name, one in zip(names, forged, strict=True)
+        )
+        coordinator, _ = charged(tmp_path)
+        proof = Proof(kind=ProofKind.ABANDON, statements=statements)
+        committed = coordinator.book.committed
+        assert committed is not None
+        with pytest.raises(PlanError, match="got 0"):
+            give_back(coordinator, proof, partial(is_promise, committed=committed, roster=ROSTER))
+
+    def test_who_took_a_name_later_was_never_asked(self, tmp_path: Path) -> None:
+        """Other silos under the names of the plan: their keys did not sign it."""
+        others = make_federation(SILOS, seed=99)
+        newer = replace(
+            ROSTER,
+            version=2,
+            previous=ROSTER.digest(),
+            seats=tuple(
+                replace(seat, identity_key=others.roster.seat(seat.index).identity_key)
+                for seat in ROSTER.seats
+            ),
+        )
+        promises = [signed(one, others.identities[one.seat]) for one in abandons(range(1, 6))]
+        self.stays(tmp_path, self.proof(promises), newer)
+
+
+class TestTermsOfAnAttempt:
+    """A silo takes part where the committed number of promises leaves nothing to open."""
+
+    @pytest.mark.parametrize("name", ["n_c", "n_min"])
+    def test_less_than_was_signed(self, tmp_path: Path, name: str) -> None:
+        """A lower n_c, or a smaller cohort, has a lower t than the quorum counts with."""
+        coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+        terms = {"n_c": (2, 4, 4), "n_min": (1, 3, 4)}[name]
+        coordinator.terms = dict(zip(("n_c", "threshold", "floor"), terms, strict=True))
+        coordinator.commit(mine)
+        coordinator.charge(1, 0, mine)
+        with pytest.raises(LedgerRefusedError, match="the plan was signed with"):
+            mine.check_round(round_parameters(), TRAINING)
+        asked = round_parameters()
+        mine.check_round(
+            replace(asked, n_c=2) if name == "n_c" else replace(asked, n_min=4), TRAINING
+        )
+
+    def test_a_silo_that_has_not_signed_the_plan_takes_no_part(self, tmp_path: Path) -> None:
+        """Else its vector would be in a sum that the quorum does not know of."""
+        coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+        coordinator.names = coordinator.names[1:]
+        coordinator.commit()
+        coordinator.charge(1, 0, mine)
+        with pytest.raises(LedgerRefusedError, match="has not signed"):
+            mine.check_round(round_parameters(), TRAINING)
+
+    def test_a_regular_graph(self, tmp_path: Path) -> None:
+        """There a neighborhood's threshold opens, and no quorum of all says anything."""
+        coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+        coordinator.commit(mine)
+        coordinator.charge(1, 0, mine)
+        sparse = replace(round_parameters(), mode=MODE_SEMI_HONEST, graph="regular/10")
+        with pytest.raises(LedgerRefusedError, match="complete graph"):
+            mine.check_round(sparse, TRAINING)
 
 
 def test_an_attempt_without_proof_stays_charged(tmp_path: Path) -> None:
@@ -429,7 +571,7 @@ def test_an_attempt_without_proof_stays_charged(tmp_path: Path) -> None:
     coordinator.book.charge(1, 0, time_utc=NOW)
     charge = coordinator.book.charge_of(1, 0)
     assert charge is not None
-    coordinator.book.end(charge, reason="gone", proof=None, checker=lambda *_: True, time_utc=NOW)
+    coordinator.book.end(charge, reason="gone", proof=None, checker=convinced, time_utc=NOW)
     again = RunBook(
         tmp_path / "run",
         coordinator.parameters.run,
@@ -760,7 +902,11 @@ class TestAHostileCoordinator:
     def test_a_plan_that_colluders_could_release_alone(self) -> None:
         """A threshold that n_c silos reach, or a floor below the honest shares."""
         honest = self.coordinator.draft_plan()
-        for change in ({"threshold": 1}, {"floor": 2}):
+        changes: list[dict[str, Json]] = [
+            {"threshold": 1}, {"threshold": 4}, {"floor": 2}, {"n_c": 0}, {"n_c": None},
+            {"n_c": 3, "threshold": 4}, {"silos": ["silo-9"]},
+        ]  # fmt: skip
+        for change in changes:
             forged = replace(honest, body={**honest.body, **change}, sigs=())
             draft = forged.signed_by(self.writer)
             answer = self.one.receive(self.coordinator.notice(draft=draft))
@@ -775,15 +921,10 @@ class TestAHostileCoordinator:
         again = silo(self.folder)
         assert again.budget is not None
 
-    def test_a_charge_does_not_come_back_by_another_roster(self) -> None:
-        """Fewer seats would need fewer promises."""
-        parameters = round_parameters()
-        self.coordinator.commit()
-        self.coordinator.book.charge(1, 0, time_utc=NOW)
-        charge = self.coordinator.book.charge_of(1, 0)
-        proof = abandon_proof(abandons(range(1, SILOS + 1)), parameters, ROSTER)
-        assert charge is not None
-        assert proof is not None
-        assert is_proof(charge, proof, parameters=parameters, roster=ROSTER)
-        smaller = make_federation(SILOS - 1, seed=3).roster
-        assert not is_proof(charge, proof, parameters=parameters, roster=smaller)
+    def test_a_second_commitment(self) -> None:
+        """Of the same plan, to whom it likes: not signed, whatever it says."""
+        self.coordinator.commit(self.one)
+        draft = self.coordinator.draft_plan()
+        answer = self.one.receive(self.coordinator.notice(draft=draft))
+        assert not answer.signature
+        assert "before" in answer.reason

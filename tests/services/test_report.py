@@ -58,7 +58,7 @@ def written(tmp_path: Path, plan: PrivacyPlan, *, audit: bool = False) -> list[b
     )
     names = [seat.silo.name for seat in FEDERATION.roster.seats]
     parties = [Party(name, FEDERATION.identities[place]) for place, name in enumerate(names, 1)]
-    draft = book.draft_plan(silos=names, threshold=3, floor=3, manifest=b"", time_utc=NOW)
+    draft = book.draft_plan(silos=names, threshold=3, floor=3, n_c=1, manifest=b"", time_utc=NOW)
     book.append(draft, list(draft.signed_by(*parties).sigs), keys)
     for number in (1, 2, 3):
         charge = book.charge(number, 0, time_utc=NOW)
