@@ -112,7 +112,7 @@ def traffic(  # the formula's variables
             "share": record("keys-message", _list(*[advertise] * silos)),
             "mask": record("boxes-message", deliveries, _PREFIX)
             + record("state-message", _SIGNATURE, _DIGEST, _DIGEST, 8),
-            "survivors": record("survivors-request", _list(*[entry] * silos)),
+            "survivors": record("survivors-request", _list(*[entry] * silos), _PREFIX),
             "unmask": record("certificate-message", endorsements),
             "result": record(
                 "result-message",

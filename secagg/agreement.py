@@ -156,6 +156,7 @@ def check_survivor_list(
     silos: int,
     parameters: RoundParameters,
     roster: Roster,
+    liars: frozenset[int] = frozenset(),
 ) -> tuple[int, ...]:
     """A6: U3 lies in this silo's own U2, is large enough, and every upload is signed for its view.
 
@@ -168,6 +169,7 @@ def check_survivor_list(
         silos: |U1|.
         parameters: of the attempt.
         roster: gives keys and organizations.
+        liars: proven bad dealers, which earlier survivors may lack now.
 
     Returns:
         The survivors' seats.
@@ -190,7 +192,7 @@ def check_survivor_list(
             raise SurvivorsMismatchError("this silo's own upload was changed or invented")
         if entry.lengths != lengths:
             raise SurvivorsMismatchError("an upload has other segment lengths", silo=entry.seat)
-        if entry.prior and entry.prior != seats:
+        if entry.prior and set(entry.prior) - liars != set(seats):
             raise SurvivorsMismatchError(
                 "this state was summed before over other silos; their difference would show one "
                 "silo's input. Start from another state (another seed, say) or with the same silos",

@@ -377,7 +377,10 @@ class Intake:
         dealer = error.silo
         assert dealer is not None  # a bad dealer is named
         is_pair = isinstance(error, FalsePairError)  # then the shares are a dropout's
-        near = self.unmasks if is_pair else self.graph.holders(dealer)
+        near = sorted(self.unmasks)
+        if not is_pair:  # as many as rebuilt it
+            holders = set(self.graph.holders(dealer))
+            near = [seat for seat in near if seat in holders][: self.graph.threshold]
         self._keep_evidence(
             bad_dealer(
                 kind=EvidenceKind.FALSE_PAIR if is_pair else EvidenceKind.BAD_DEALER,
@@ -385,7 +388,7 @@ class Intake:
                 parameters=self._parameters,
                 advertises=self.advertises,
                 share=self.shares[dealer],
-                unmasks={seat: item for seat, item in self.unmasks.items() if seat in near},
+                unmasks={seat: self.unmasks[seat] for seat in near},
                 model_hash=self._model_hash,
                 share_roots=self.share_roots,
             )

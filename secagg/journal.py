@@ -46,6 +46,7 @@ class JournalEvent(StrEnum):
     LEFT_OUT = "left out"  # a certificate names survivors without this silo
     CLOSED = "closed"  # the result passed A9
     REFUSED = "refused"  # a check failed: nothing is said or looked at any more, but Abandon
+    LIFTED = "lifted"  # proven bad dealers were left out of earlier survivors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,8 @@ class JournalRecord(Record):
 
     Attributes:
         message: the bytes that are sent after this record is on disk, if any.
-        survivors: U3 for SIGNED and UNMASKED; for CLOSED where no UNMASKED names it.
+        survivors: U3 for SIGNED and UNMASKED; for CLOSED where no UNMASKED names it. The proven
+            liars for LIFTED.
         submission: for SUBMITTED.
     """
 
@@ -151,12 +153,17 @@ class _Trace:
         )
 
 
+def _is_lifted(line: JournalLine) -> bool:
+    return isinstance(line, JournalRecord) and line.event is JournalEvent.LIFTED
+
+
 class SiloHistory:
     """A silo's journal, replayed; answers what may still be said."""
 
     def __init__(self, lines: Iterable[JournalLine] = ()) -> None:
         """Replay the lines in the order they were written."""
         self._traces: dict[AttemptId, _Trace] = {}
+        self._liars: set[int] = set()
         for line in lines:
             if isinstance(line, AttemptSummary):
                 self._traces[line.attempt] = _Trace(
@@ -191,7 +198,7 @@ class SiloHistory:
         kept = {attempt: self._traces[attempt].summary(attempt) for attempt in done}
         short: list[JournalLine] = []
         for line in lines:
-            if line.attempt not in done:
+            if line.attempt not in done or _is_lifted(line):
                 short.append(line)
             elif line.attempt in kept:
                 short.append(kept.pop(line.attempt))
@@ -200,6 +207,9 @@ class SiloHistory:
 
     def apply(self, record: JournalRecord) -> None:
         """Take one more record into account."""
+        if record.event is JournalEvent.LIFTED:
+            self._liars |= set(record.survivors)
+            return
         trace = self._traces.setdefault(record.attempt, _Trace())
         trace.events.add(record.event)
         if record.message:
@@ -209,6 +219,26 @@ class SiloHistory:
             trace.model_hash = record.submission.model_hash
         if record.event in {JournalEvent.UNMASKED, JournalEvent.CLOSED} and record.survivors:
             trace.survivors = record.survivors
+        if record.event is JournalEvent.CLOSED:
+            self._close_repeats(record.attempt.run, trace)
+
+    def _close_repeats(self, run: RunId, told: _Trace) -> None:
+        """The result of a sum is that of every attempt to make this very sum before.
+
+        An attempt that was lost after its first Unmask has no result of its own. Once the same
+        silos have summed the same state again, its fate is as good as known: what follows from
+        that state is.
+        """
+        for attempt, trace in self._traces.items():
+            is_same = attempt.run == run and trace.model_hash == told.model_hash
+            if is_same and trace.is_open and self._honest(trace) == self._honest(told) is not None:
+                trace.events.add(JournalEvent.CLOSED)
+
+    def _honest(self, trace: _Trace) -> tuple[int, ...] | None:
+        """The certified survivors without proven liars, whose inputs are nobody's secret."""
+        if trace.survivors is None:
+            return None
+        return tuple(seat for seat in trace.survivors if seat not in self._liars)
 
     def has(self, attempt: AttemptId, event: JournalEvent) -> bool:
         """Whether this happened in this attempt."""
@@ -296,13 +326,14 @@ class SiloHistory:
         They are on disk before this silo's shares leave, for a server can withhold its result
         (SA1 spec 2.4).
         """
-        survivors = [trace.survivors for trace in self._traces.values()]
+        survivors = [self._honest(trace) for trace in self._traces.values()]
         return [frozenset(seats) for seats in survivors if seats is not None]
 
     def prior(self, kind: str, model: bytes, run: RunId) -> tuple[tuple[int, ...] | None, ...]:
         """The survivors of every earlier submission that a new one would repeat (2.5 v).
 
-        None stands for survivors that this silo does not know. Empty: no repeat.
+        None stands for survivors that this silo does not know, and bad dealers that were proven to
+        it are left out (SA1 spec 3.4). Empty: no repeat.
         """
         found: list[tuple[int, ...] | None] = []
         for attempt, trace in self._traces.items():
@@ -315,6 +346,6 @@ class SiloHistory:
                 and trace.submission is not None
                 and trace.submission.parameters.kind == kind
             )
-            if (same_state or still_open) and trace.survivors not in found:
-                found.append(trace.survivors)
+            if (same_state or still_open) and (known := self._honest(trace)) not in found:
+                found.append(known)
         return tuple(found)

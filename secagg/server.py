@@ -5,7 +5,8 @@ silo's rubbish stops nobody's round. Whatever a silo would check before it acts,
 before it relays. Too few silos at a phase's end is an outcome (`Aborted`), not an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -13,6 +14,7 @@ from typing import Final, TypeAlias
 from secagg import canonical, messages
 from secagg.auditors import ServerAudit
 from secagg.blame import Suspect, suspects
+from secagg.codec import MAX_RECORD_BYTES
 from secagg.effects import (
     Aborted,
     AbortReason,
@@ -35,6 +37,7 @@ from secagg.errors import (
 from secagg.evidence import Evidence
 from secagg.intake import Intake, masked_name
 from secagg.keys import IdentityKey
+from secagg.lifting import may_lift
 from secagg.messages import STATE, SUM
 from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
@@ -143,6 +146,7 @@ class ServerRound:
         self._asks_to_abandon = False
         self._state: messages.StateNotice | None = None
         self._certificate: tuple[messages.Endorsement, ...] = ()
+        self._cases: list[Evidence] = []
         self._audit: ServerAudit | None = None
 
     # --- what the driver calls ----------------------------------------------------------------
@@ -227,6 +231,19 @@ class ServerRound:
             nbytes=len(state),
         )
         return self._announce_state(now) if self.phase is Phase.MASK else []
+
+    def show(self, cases: Iterable[Evidence]) -> list[ServerEffect]:
+        """Know of cases that the silos must see if the survivors lack who is accused in them.
+
+        Which of them are about a dealer and this round's state is found out when it is needed; the
+        others do no harm (SA1 spec 2.5 v, 3.4).
+        """
+        room = MAX_RECORD_BYTES // 2 - sum(len(case.encode()) for case in self._cases)
+        for case in cases:
+            room -= len(case.encode())
+            if room >= 0 and len(self._cases) < messages.MAX_CASES:
+                self._cases.append(case)
+        return []
 
     def lost(self, seat: int, now: float) -> list[ServerEffect]:
         """Stop waiting for this silo in this attempt: it was restarted or is gone."""
@@ -511,7 +528,8 @@ class ServerRound:
         short = self._too_few(u3, AbortReason.TOO_FEW_MASKED, tuple(self._intake.shares))
         if short:
             return short
-        agreed = self._agreeing(u3)
+        liars = self._proven_liars()
+        agreed = self._agreeing(u3, liars.keys())
         if not agreed:
             stale = [seat for seat in u3 if self._intake.masked[seat].prior]
             return self._abort(
@@ -521,27 +539,46 @@ class ServerRound:
             )
         self._intake.fix_survivors(tuple(self._intake.masked[seat].entry for seat in agreed))
         self.phase = advance(self.phase, Step.MASKED)
-        request = messages.SurvivorsRequest(entries=self._intake.entries)
+        lacking = {one for entry in self._intake.entries for one in entry.prior} - set(agreed)
+        request = messages.SurvivorsRequest(
+            entries=self._intake.entries,
+            cases=tuple(liars[seat].encode() for seat in sorted(lacking)),
+        )
         return [
             Broadcast(seats=self._intake.u2, message=request),
             *self._set_deadline(now),
         ]
 
-    def _agreeing(self, u3: tuple[int, ...]) -> tuple[int, ...]:
+    def _proven_liars(self) -> dict[int, Evidence]:
+        """The cases that allow to leave a seat out of earlier survivors in this round."""
+        kind, model_hash = self.parameters.kind, self._state_notice.model_hash
+        return {
+            case.accused: case
+            for case in self._cases
+            if may_lift(case, kind=kind, model_hash=model_hash, roster=self._roster)
+        }
+
+    def _agreeing(self, u3: tuple[int, ...], liars: AbstractSet[int]) -> tuple[int, ...]:
         """The uploads to sum so that no silo's prior contradicts (SA1 spec 2.5 v).
 
-        All of them; else exactly the survivors that a prior names, for then the same sum is opened
-        again; else those without a prior, so that one made-up prior does not void the round.
+        All of them; else exactly the survivors that a prior names, without proven liars, for then
+        the same sum is opened again; else those without a prior, so that one made-up prior does not
+        void the round.
         """
-        masked = self._intake.masked
-        priors = sorted({masked[seat].prior for seat in u3} - {()}, key=len, reverse=True)
-        fresh = tuple(seat for seat in u3 if not masked[seat].prior)
-        for chosen in (u3, *priors, fresh):
-            agree = all(seat in masked and masked[seat].prior in {(), chosen} for seat in chosen)
+        named = {seat: set(self._intake.masked[seat].prior) for seat in u3}
+        priors = {tuple(sorted(prior - liars)) for prior in named.values() if prior}
+        fresh = tuple(seat for seat in u3 if not named[seat])
+        for chosen in (u3, *sorted(priors, key=len, reverse=True), fresh):
+            agree = all(seat in named and self._fits(named[seat], chosen, liars) for seat in chosen)
             enough = len(chosen) >= self.parameters.floor(len(self._intake.advertises))
             if agree and enough and self._roster.organizations(chosen) >= self.parameters.n_orgs:
                 return chosen
         return ()
+
+    @staticmethod
+    def _fits(prior: set[int], chosen: tuple[int, ...], liars: AbstractSet[int]) -> bool:
+        """Whether a silo with this prior signs these survivors."""
+        return not prior or (prior >= set(chosen) and prior - set(chosen) <= liars)
 
     def _close_survivors(self, now: float) -> list[ServerEffect]:
         if not self._is_enough:

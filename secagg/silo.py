@@ -31,6 +31,7 @@ from secagg.holdings import Holdings
 from secagg.ids import AttemptId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory, Submission
 from secagg.keys import IdentityKey, verify
+from secagg.lifting import proven_liars
 from secagg.parameters import RoundParameters
 from secagg.phases import SILO_HEARS, Phase, Step, advance, require_heard
 from secagg.policy import SiloPolicy
@@ -357,6 +358,15 @@ class SiloRound:
         if not self._view.binding:
             raise SurvivorsMismatchError("survivors were announced before the round's state")
         effects = [] if self.phase is Phase.SURVIVORS else self.go_late()
+        liars = proven_liars(
+            message,
+            seat=self.seat,
+            kind=self.parameters.kind,
+            model_hash=self._view.model_hash,
+            roster=self._roster,
+        )
+        if liars:  # proven is proven: on the disk too if these survivors are refused
+            self.parting += self._persist(JournalEvent.LIFTED, survivors=tuple(sorted(liars)))
         seats = check_survivor_list(
             message.entries,
             None if self._submitted is None else self._submitted.entry,
@@ -366,8 +376,10 @@ class SiloRound:
             silos=len(self._view.advertises),
             parameters=self.parameters,
             roster=self._roster,
+            liars=liars,
         )
         self._policy.check_ledger(self._history.certified(), frozenset(seats), self.seat)
+        effects, self.parting = [*effects, *self.parting], []
         digest = messages.survivors_hash(message.entries)
         unsigned = messages.Survivors(binding=self._view.binding, seat=self.seat, survivors=digest)
         survivors = messages.signed(unsigned, self._identity)

@@ -30,6 +30,7 @@ from secagg.effects import (
     TrainingWanted,
 )
 from secagg.errors import SecAggError
+from secagg.evidence import Evidence
 from secagg.ids import FederationId, RunId, SiloId
 from secagg.intake import masked_name
 from secagg.journal import SiloHistory
@@ -189,6 +190,7 @@ class RoundHarness:
         seed: of all secrets.
         to_silo, to_server: see every message before it is delivered.
         abandons: statements for earlier attempts.
+        cases: evidence from earlier rounds.
         noise: of a vector that the server noises.
     """
 
@@ -209,6 +211,7 @@ class RoundHarness:
         to_silo: Tamper | None = None,
         to_server: Tamper | None = None,
         abandons: tuple[messages.Abandon, ...] = (),
+        cases: tuple[Evidence, ...] = (),
         noise: Noising | None = None,
     ) -> None:
         self.outcome = Outcome()
@@ -250,6 +253,7 @@ class RoundHarness:
             deadlines=PhaseDeadlines(),
             abandons=abandons,
         )
+        self.server.show(cases)
 
     def run(self, *, ahead: bool = False) -> Outcome:
         """Drive the round to its end; silence is broken by the server's deadlines.

@@ -59,6 +59,7 @@ from secagg.messages.sharing import (
 )
 from secagg.messages.sums import (
     MASKED,
+    MAX_CASES,
     SUM,
     Certificate,
     Endorsement,
@@ -78,6 +79,7 @@ from secagg.messages.sums import (
 
 __all__ = [
     "MASKED",
+    "MAX_CASES",
     "MAX_PLAN_BYTES",
     "MAX_STATE_BYTES",
     "STATE",

@@ -7,12 +7,14 @@ from typing import Annotated, ClassVar, Final
 from secagg import canonical
 from secagg.codec import (
     DIGEST,
+    MAX_RECORD_BYTES,
     SEATS,
     SECRET,
     SIGNATURE,
     U32,
     U64,
     Record,
+    blob,
     choice,
     listed,
     nested,
@@ -22,6 +24,8 @@ from secagg.secretbytes import Secret
 
 MASKED: Final = "masked"
 SUM: Final = "sum"
+# Bad dealers that one request can leave out; each has cost the run a round.
+MAX_CASES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +107,17 @@ def survivors_signed_bytes(binding: bytes, survivors: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivorsRequest(Record):
-    """U3 with every upload's root, prior and signature, sorted by seat (message 3')."""
+    """U3 with every upload's root, prior and signature, sorted by seat (message 3').
+
+    Attributes:
+        cases: evidence against the dealers that U3 lacks though a prior names them, encoded
+            (`secagg.lifting`). They need no signature: who signs U3 signs what it lacks.
+    """
 
     LABEL: ClassVar[str] = "survivors-request"
 
     entries: Annotated[tuple[SurvivorEntry, ...], listed(nested(SurvivorEntry))]
+    cases: Annotated[tuple[bytes, ...], listed(blob(MAX_RECORD_BYTES, "a case"), MAX_CASES)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ from types import ModuleType
 
 import secagg.agreement
 import secagg.holdings
+import secagg.lifting
 import secagg.silo
 import secagg.view
 from secagg.silo import SiloRound
 
 # Where a silo's checks and secrets stand, importers after those that they import.
-MODULES = (secagg.agreement, secagg.holdings, secagg.view, secagg.silo)
+MODULES = (secagg.agreement, secagg.holdings, secagg.lifting, secagg.view, secagg.silo)
 
 
 def silo_without(*edits: tuple[str, str]) -> type[SiloRound]:

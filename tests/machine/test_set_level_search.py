@@ -55,12 +55,14 @@ class Rules:
         outsiders_abandon: statements of silos outside U1 count.
         repeats_allowed: rule 2.5 (v) is missing.
         priors_unnamed: each silo knows its own earlier survivors and tells nobody.
+        anybody_lifted: earlier survivors may lack whoever is accused, not only who is proven.
     """
 
     n_c_of_u1: bool = False
     outsiders_abandon: bool = False
     repeats_allowed: bool = False
     priors_unnamed: bool = False
+    anybody_lifted: bool = False
 
     def view_of(self, parameters: RoundParameters, u1: int) -> RoundParameters:
         """The parameters as a silo applies them to this cohort."""
@@ -293,6 +295,7 @@ class Search:
             )
             signers = [s for s in members if self._signs(s, binding, survivors)]
             for seat in signers:
+                self._lift(seat, binding, survivors, attempt)
                 self._record(seat, JournalEvent.SIGNED, attempt, survivors=survivors)
             dishonest = self.colluders & set(binding.u2)
             certified = len(signers) + len(dishonest) >= binding.setup.threshold
@@ -311,7 +314,18 @@ class Search:
         priors = {seat: prior for seat, prior in binding.uploads.items() if seat in survivors}
         if self.rules.priors_unnamed:
             priors = {seat: binding.uploads.get(seat, ())}
-        return all(prior in ((), survivors) for prior in priors.values())
+        lacking = {one for prior in priors.values() for one in prior} - set(survivors)
+        # Of colluders the adversary has every proof it wants, of honest silos none.
+        if not (self.rules.anybody_lifted or lacking <= self.colluders):
+            return False
+        return all(not prior or set(survivors) <= set(prior) for prior in priors.values())
+
+    def _lift(self, seat: int, binding: Binding, survivors: Seats, attempt: AttemptId) -> None:
+        """What a silo that signs has been shown, and remembers."""
+        uploads = [binding.uploads[one] for one in survivors if one in binding.uploads]
+        lacking = {one for prior in uploads for one in prior} - set(survivors)
+        if lacking:
+            self._record(seat, JournalEvent.LIFTED, attempt, survivors=tuple(sorted(lacking)))
 
     def _unmask(self, seat: int, binding: Binding, survivors: Seats, attempt: AttemptId) -> None:
         """A8, then one share of each dealer."""
@@ -415,8 +429,9 @@ def test_a_silo_may_be_in_two_sums() -> None:
         Rules(outsiders_abandon=True),
         Rules(repeats_allowed=True),
         Rules(priors_unnamed=True),
+        Rules(anybody_lifted=True),
     ],
-    ids=["n-c-of-u1", "outsiders-abandon", "no-rule-v", "priors-unnamed"],
+    ids=["n-c-of-u1", "outsiders-abandon", "no-rule-v", "priors-unnamed", "anybody-lifted"],
 )
 def test_without_a_rule_the_search_finds_a_break(rules: Rules) -> None:
     """Each rule is needed, and the search is able to find what it prevents."""

@@ -56,6 +56,7 @@ def _other(value: object) -> object:  # noqa: C901  # one case a type
 def test_each_field_changes_the_bytes(kind: type[Record]) -> None:
     """The longest example of each kind, with something in what is empty there."""
     filled = {
+        "cases": (b"a case",),
         "distant": (example(DistantRoot),),
         "prior": (1, 2),
         "public_coefficients": (example(CoefficientVector),),

@@ -238,6 +238,40 @@ def test_a_result_tells_the_survivors_to_who_missed_the_certificate() -> None:
     assert known.prior("training", STATE, RUN) == ((1, 2, 5),)
 
 
+def test_a_proven_liar_is_named_no_more() -> None:
+    """Neither as an earlier survivor nor in the participation ledger, whatever came first."""
+    known = history(parameters(1), E.SUBMITTED, E.UNMASKED)
+    lift = JournalRecord(event=E.LIFTED, attempt=parameters(2).attempt_id, survivors=(4,))
+    known.apply(lift)
+    add(known, parameters(2), E.SUBMITTED, E.UNMASKED)
+    assert known.prior("training", STATE, RUN) == ((1, 2, 3),)
+    assert known.certified() == [frozenset({1, 2, 3})] * 2
+    late = SiloHistory([lift])
+    add(late, parameters(1), E.SUBMITTED)
+    assert late.prior("training", STATE, RUN) == (None,)
+
+
+def test_a_result_settles_the_same_sum_of_a_round_that_was_lost() -> None:
+    """Over the same silos, on the same state, in the same run; no other open submission."""
+    lost = parameters(1)
+    for of, model, is_settled in (
+        (parameters(2), STATE, True),
+        (parameters(2), NEXT, False),
+        (parameters(2, run=ELSEWHERE), STATE, False),
+    ):
+        known = history(lost, E.SUBMITTED, E.UNMASKED)
+        add(known, of, E.SUBMITTED, E.UNMASKED, E.CLOSED, model=model)
+        assert (known.open_submissions(RUN) == ()) is is_settled
+    for survivors in ((), (1, 2, 3)):  # unknown, or others
+        known = history(lost, E.SUBMITTED)
+        known.apply(JournalRecord(event=E.UNMASKED, attempt=lost.attempt_id, survivors=survivors))
+        add(known, parameters(2), E.SUBMITTED, E.UNMASKED, E.CLOSED)
+        assert known.open_submissions(RUN) == (lost.attempt_id,)
+    unknown = history(lost, E.SUBMITTED)
+    add(unknown, parameters(2), E.SUBMITTED, E.CLOSED)
+    assert unknown.open_submissions(RUN) == (lost.attempt_id,)
+
+
 # What may become of an attempt, as the silo's rounds write it.
 FATES = (
     (E.OPENED,),
@@ -249,12 +283,21 @@ FATES = (
     (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED),
     (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.LEFT_OUT),
     (E.OPENED, E.SUBMITTED, E.SIGNED, E.UNMASKED, E.CLOSED),
+    (E.OPENED, E.SUBMITTED, E.LIFTED, E.SIGNED, E.UNMASKED),
+    (E.OPENED, E.SUBMITTED, E.LIFTED, E.SIGNED, E.UNMASKED, E.CLOSED),
 )
 STATES = (STATE, NEXT)
 PAST = st.lists(
     st.tuples(st.sampled_from((RUN, ELSEWHERE)), st.sampled_from(FATES), st.sampled_from(STATES)),
     max_size=14,
 )
+
+
+def _named(event: JournalEvent, fate: tuple[JournalEvent, ...]) -> tuple[int, ...]:
+    """The survivors, without a dealer that was proven a liar before they were signed."""
+    if event in {E.SIGNED, E.UNMASKED}:
+        return (1, 2, 3) if E.LIFTED in fate else (1, 2, 3, 4)
+    return (4,) if event is E.LIFTED else ()
 
 
 def lived(past: list[tuple[RunId, tuple[JournalEvent, ...], bytes]]) -> list[JournalLine]:
@@ -267,7 +310,7 @@ def lived(past: list[tuple[RunId, tuple[JournalEvent, ...], bytes]]) -> list[Jou
                 event=event,
                 attempt=of.attempt_id,
                 message=event.value.encode() * 100,
-                survivors=(1, 2, 3, 4) if event in {E.SIGNED, E.UNMASKED} else (),
+                survivors=_named(event, fate),
                 submission=submission(of, model) if event is E.SUBMITTED else None,
             )
             for event in fate

@@ -36,7 +36,7 @@ SHORT: Final = frozenset({"agreement", "messages", "result", "silo", "transcript
 # Where every check has its mutants; elsewhere those refusals whose error is in the check table.
 WHOLE: Final = frozenset(
     {"auditors", "dealing", "evidence", "holdings", "intake", "journal", "policy", "recall"}
-    | {"sealing", "witness"}
+    | {"lifting", "sealing", "witness"}
 )
 ADVICE: Final = """\
 A survivor is a check or a field that no test would miss. Write the test that misses it, then let

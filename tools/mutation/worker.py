@@ -33,6 +33,7 @@ ATTACKS: Final = {
     "auditors": ("wrong_sum",),
     "evidence": ("dealers_and_revealers", "framing", "wrong_sum"),
     "hybrid": ("false_pairs",),
+    "lifting": ("lifted_dealers",),
     "recompute": ("wrong_sum",),
     "result": ("forged_sum",),
     "unmasking": ("dealers_and_revealers", "false_pairs"),

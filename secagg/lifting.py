@@ -1,0 +1,71 @@
+"""Whom a silo's earlier survivors may lack when they are summed again: proven bad dealers.
+
+A sum over inputs that were summed before must have the same survivors (SA1 spec 2.5 v). One kind of
+silo may be missing: a dealer whom its own signatures convict. It lost the others their round, it is
+no honest silo, and the two sums differ by its input alone. So the server shows the case beside the
+survivors, and every silo that signs them judges it by the roster itself.
+"""
+
+from typing import Final
+
+from secagg.errors import EvidenceError, RemoteProtocolError, SurvivorsMismatchError
+from secagg.evidence import Evidence, EvidenceKind, judge
+from secagg.messages import SurvivorsRequest
+from secagg.roster import Roster
+
+# An honest silo that was restored from an older copy may contradict itself, and a bad revealer has
+# dealt well. Only dealing badly is what no honest silo does, whatever happens to it (spec 3.4).
+_OF_DEALERS: Final = frozenset({EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR})
+
+
+def may_lift(case: Evidence, *, kind: str, model_hash: bytes, roster: Roster) -> bool:
+    """Whether a case is of the sort that counts in a round: about a dealer, and this very state.
+
+    Whether it proves anything is another question: `secagg.evidence.judge`.
+
+    Args:
+        case: the case.
+        kind: of the round.
+        model_hash: of its state.
+        roster: of its ctx.
+    """
+    about = (case.parameters.kind, case.model_hash, case.parameters.roster_digest)
+    return case.kind in _OF_DEALERS and about == (kind, model_hash, roster.digest())
+
+
+def proven_liars(
+    request: SurvivorsRequest, *, seat: int, kind: str, model_hash: bytes, roster: Roster
+) -> frozenset[int]:
+    """A6, priors: the seats that may be missing, each proven by the case that came with U3.
+
+    Args:
+        request: U3, and the cases.
+        seat: this silo, which knows better than any case against it.
+        kind: of the round.
+        model_hash: of the state that this silo has accepted.
+        roster: the one that ctx names.
+
+    Raises:
+        SurvivorsMismatchError: a case proves nothing, or nothing that is needed here.
+    """
+    named = {one for entry in request.entries for one in entry.prior}
+    liars: set[int] = set()
+    for data in request.cases:
+        try:
+            case = Evidence.decode(data)
+            judge(case, roster)
+        except (EvidenceError, RemoteProtocolError) as error:
+            raise SurvivorsMismatchError(
+                f"a case against a dealer does not hold: {error}"
+            ) from error
+        if not may_lift(case, kind=kind, model_hash=model_hash, roster=roster):
+            raise SurvivorsMismatchError(
+                "a seat is left out of earlier survivors for a bad dealer's proof about this state "
+                "only"
+            )
+        if case.accused == seat:
+            raise SurvivorsMismatchError("this silo is called a bad dealer, and is none")
+        if case.accused not in named or case.accused in liars:
+            raise SurvivorsMismatchError("one case is shown for each seat that is left out")
+        liars.add(case.accused)
+    return frozenset(liars)
