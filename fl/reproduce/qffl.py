@@ -29,13 +29,13 @@ from fl.reproduce.session import Figures, Session, number
 from fl.work import Work, WorkPlan
 from secagg.canonical import digest, text
 
-SECONDS: Final = {False: 400.0, True: 15.0}
+SECONDS: Final = {False: 100.0, True: 10.0}
 
 _WORST: Final = "doctorate"
 _BATCH: Final = 10
 _STEP: Final = 0.1
 _PASSES: Final = 300
-_QUICK_PASSES: Final = 30
+_QUICK_PASSES: Final = 100
 _GRADIENT_STEP: Final = 0.2
 _GRADIENTS: Final = 600
 _QUICK_GRADIENTS: Final = 150
