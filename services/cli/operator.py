@@ -1,7 +1,6 @@
 """How the operator's commands reach the coordinator, and how they follow a run."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Final
 from fl.plan import TABULAR
 from fl.state import encode_state
 from secagg.ids import RunId
+from services.cli.options import pick_run, whole_id
 from services.clock import monotonic, utc_now
 from services.config import OperatorConfig
-from services.errors import ConfigError, UnavailableError, UnreachableError
+from services.errors import UnavailableError, UnreachableError
 from services.plans import build_plan
 from services.run_config import RunConfig
 from services.security.credentials import load_credentials, open_channel
@@ -25,8 +25,6 @@ from services.wire.clients import RunClient
 # A coordinator that restarts is back within this time; longer is an outage.
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-_WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
-_ID_START: Final = re.compile("[0-9a-f]{4,31}")
 
 
 @asynccontextmanager
@@ -54,17 +52,10 @@ async def find_run(client: RunClient, text: str) -> RunId:
     Raises:
         ConfigError: no run begins so, or several do, or the text is too short to tell.
     """
-    if _WHOLE_ID.fullmatch(text):
-        return RunId.parse(text)
-    if _ID_START.fullmatch(text) is None:
-        raise ConfigError(f"expected a run's id or 4 of its first digits at least, got {text!r}")
-    found = [one.run for one in await client.list_runs() if one.run.hex.startswith(text)]
-    if len(found) != 1:
-        raise ConfigError(
-            f"expected one run whose id begins with {text}, got {len(found)}",
-            hint="see `secagg run list`",
-        )
-    return found[0]
+    if (run := whole_id(text)) is not None:
+        return run
+    runs = [one.run for one in await client.list_runs()]
+    return pick_run(text, runs, hint="see `secagg run list`")
 
 
 def _untold(_text: str) -> None:

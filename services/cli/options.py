@@ -1,13 +1,15 @@
 """Options that several commands share, and what they do alike."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 if TYPE_CHECKING:
+    from secagg.ids import RunId
     from services.security.identity import Role
 
 Config = Annotated[
@@ -24,6 +26,42 @@ Bundle = Annotated[
     Path, typer.Argument(help="The folder that `authority issue` made.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+_WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
+_ID_START: Final = re.compile("[0-9a-f]{4,31}")
+
+
+def whole_id(text: str) -> "RunId | None":
+    """The run that this text names in full, None if it is the beginning of an id.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    from secagg.ids import RunId
+    from services.errors import ConfigError
+
+    if _WHOLE_ID.fullmatch(text):
+        return RunId.parse(text)
+    if _ID_START.fullmatch(text) is None:
+        raise ConfigError(f"expected a run's id or 4 of its first digits at least, got {text!r}")
+    return None
+
+
+def pick_run(text: str, runs: "Iterable[RunId]", *, hint: str) -> "RunId":
+    """The only one of these runs whose id begins so.
+
+    Raises:
+        ConfigError: none begins so, or several do; names them.
+    """
+    from services.errors import ConfigError
+
+    found = sorted((run for run in runs if run.hex.startswith(text)), key=lambda run: run.hex)
+    if len(found) == 1:
+        return found[0]
+    names = ": " + ", ".join(run.hex for run in found) if found else ""
+    raise ConfigError(
+        f"expected one run whose id begins with {text}, got {len(found)}{names}", hint=hint
+    )
 
 
 def show(facts: Mapping[str, object], text: str, *, as_json: bool) -> None:

@@ -61,7 +61,10 @@ def start(
     watch_too: Annotated[bool, typer.Option("--watch", help="Stay and follow the run.")] = False,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", help="Go on with this run, which failed or was stopped."),
+        typer.Option(
+            "--resume",
+            help="Go on with this run, which failed or was stopped: its id, or how it begins.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,16 +73,13 @@ def start(
     What a crash interrupts goes on by itself; --resume is for a run that has ended too early. Its
     settings must be those it began with, and it goes on after its last complete round.
     """
-    from secagg.ids import RunId
-    from secagg.rng import SystemRng
     from services.cli.operator import load_run
     from services.plans import warnings
 
     for warning in warnings(load_run(config)[0]):
         typer.echo(f"note: {warning}", err=True)
-    run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
-    summary = _do(_start(config, operator, run))
-    show({"run": run.hex, "state": summary}, run.hex, as_json=as_json)
+    run, state = _do(_start(config, operator, resume))
+    show({"run": run.hex, "state": state}, run.hex, as_json=as_json)
     if watch_too:
         raise typer.Exit(_do(_watch(operator, run.hex, as_json=as_json)))
 
@@ -183,11 +183,14 @@ def fetch(
     typer.echo(f"{output}: {len(data)} bytes")
 
 
-async def _start(config: Path, operator: Path, run: "RunId") -> str:
-    from services.cli.operator import run_client, start_run
+async def _start(config: Path, operator: Path, resume: str | None) -> "tuple[RunId, str]":
+    from secagg.ids import RunId
+    from secagg.rng import SystemRng
+    from services.cli.operator import find_run, run_client, start_run
 
     async with run_client(operator) as client:
-        return (await start_run(client, config, run)).state.value
+        run = await find_run(client, resume) if resume else RunId(SystemRng().bytes(16))
+        return run, (await start_run(client, config, run)).state.value
 
 
 async def _change(operator: Path, run: str, silo: str, change: str) -> str:

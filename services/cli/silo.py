@@ -13,7 +13,9 @@ from services.cli.options import (
     Name,
     enroll_here,
     install_here,
+    pick_run,
     show,
+    whole_id,
 )
 
 app = typer.Typer(no_args_is_help=True, help="A silo: it holds data and opens no inbound port.")
@@ -86,7 +88,7 @@ def join(
 
 @app.command(epilog="Example: secagg silo leave 0f3a… --config silo.toml")
 def leave(
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    run: Annotated[str, typer.Argument(help="The run's id, or how it begins.")],
     config: Config,
 ) -> None:
     """Make this silo's next contribution to a run its last.
@@ -97,16 +99,17 @@ def leave(
     """
     from contextlib import closing
 
-    from secagg.ids import RunId
     from services.config import SiloConfig
     from services.settings import load_config
     from services.silo.learner import leave as leave_run
+    from services.silo.learner import open_runs
     from services.storage.silo import SiloStore
 
     settings = load_config(config, SiloConfig)
     with closing(SiloStore(settings.storage)) as store:
-        leave_run(store, RunId.parse(run))
-    typer.echo("the next contribution to this run is the last")
+        found = whole_id(run) or pick_run(run, open_runs(store), hint="see the log of `silo join`")
+        leave_run(store, found)
+    typer.echo(f"the next contribution to run {found} is the last")
 
 
 @app.command(epilog="Example: secagg silo status --config silo.toml")

@@ -364,8 +364,14 @@ class AttemptDriver:
             await self.lose(seat, "its process was started again")
 
     async def gather_abandons(self, wait_s: float) -> None:
-        """After an abort: wait for the promises that allow another attempt (SA1 spec 2.5 ii)."""
+        """After an abort: wait for the promises that allow another attempt (SA1 spec 2.5 ii).
+
+        Whoever has opened shares promises nothing; if too few others are left, none is awaited.
+        """
         give_up = monotonic() + wait_s
+        opened = {seat for seat, phase in self.completed.items() if phase is Phase.UNMASK}
+        if len(self._sharers - opened) < self.parameters.threshold(len(self._sharers)):
+            return
         while not self.server.may_retry and (left := give_up - monotonic()) > 0:
             self._moved.clear()
             try:

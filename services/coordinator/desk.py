@@ -200,7 +200,7 @@ class RunDesk:
             where = "roster"
         if silo not in seats:
             raise NotFoundError(f"the {where} has no silo {silo!r}; it has {', '.join(seats)}")
-        driver.change_member(seats[silo], change)
+        await driver.change_member(seats[silo], change)
         self.log.info("member", run=run.hex, operator=peer.name, silo=silo, change=change.value)
         return driver.standing.summary()
 

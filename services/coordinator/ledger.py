@@ -92,6 +92,7 @@ class RunLedger:
     _signatures: dict[str, dict[int, Signature]] = field(default_factory=dict)
     _refusals: dict[int, tuple[str, str]] = field(default_factory=dict)
     _lost_lines: set[int] = field(default_factory=set)
+    _is_given_up: bool = False
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -218,6 +219,11 @@ class RunLedger:
         n_c = book.committed.body.get("n_c") if book.committed is not None else None
         return n_c if isinstance(n_c, int) else 0
 
+    def give_up(self) -> None:
+        """Await no more signatures: the run is stopped."""
+        self._is_given_up = True
+        self._came.set()
+
     def share(self, seats: Sequence[int]) -> None:
         """Bring silos the lines that they lack, such as the last release."""
         for seat in seats:
@@ -321,7 +327,8 @@ class RunLedger:
         retried: set[int] = set()
         while len(signed) < least:
             left = give_up - monotonic()
-            if left <= 0 or len(seats) - len(self._refusals.keys() & set(seats)) < least:
+            willing = len(seats) - len(self._refusals.keys() & set(seats))
+            if left <= 0 or willing < least or self._is_given_up:
                 break
             self._came.clear()
             try:

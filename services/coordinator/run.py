@@ -7,6 +7,7 @@ operator and the silos. Every wait has a bound.
 
 import asyncio
 import shutil
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -57,6 +58,8 @@ _SPACE_S: Final = 5.0
 _GLANCE_S: Final = 1.0
 # How long a recovery waits for promises; silos may have to find the coordinator again first.
 _RECOVERY_S: Final = 15.0
+# How long the promises that give a charge back are awaited when the run is stopped.
+_PROMISES_S: Final = 2.0
 
 
 class TooFewSilosError(Exception):
@@ -107,7 +110,9 @@ class RunDriver:
     _ahead: AttemptDriver | None = None
     _preparing: "asyncio.Task[None] | None" = None
     _stop_reason: str | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _changes: dict[int, calls.MemberChange] = field(default_factory=dict)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def run(self) -> RunId:
@@ -123,7 +128,10 @@ class RunDriver:
         except BudgetSpentError as error:
             await self._end(RunState.BUDGET_EXHAUSTED, str(error))
         except LedgerUnsignedError as error:
-            await self._end(RunState.FAILED, str(error))
+            if self._stop_reason is None:
+                await self._end(RunState.FAILED, str(error))
+            else:
+                await self._end(RunState.STOPPED, self._stop_reason)
         except (TooFewSilosError, NoSpaceError) as error:
             state = RunState.BUDGET_EXHAUSTED if self.cohorts.spent else RunState.FAILED
             await self._end(state, str(error))
@@ -163,12 +171,20 @@ class RunDriver:
             await self._attempt(self.training, request)
         await self._end(RunState.STOPPED, self._stop_reason)
 
-    def change_member(self, seat: int, change: calls.MemberChange) -> None:
+    async def change_member(self, seat: int, change: calls.MemberChange) -> None:
         """Let a silo join the run, or invite it no more, from the next attempt on.
+
+        It is on the disk when this returns: another process would carry it out, too.
 
         Raises:
             NotNowError: it cannot be; says why.
         """
+        async with self._changing:
+            self._require_change(seat, change)
+            await asyncio.to_thread(self.store.ask_change, self.run, seat, change)
+            self._changes[seat] = change
+
+    def _require_change(self, seat: int, change: calls.MemberChange) -> None:
         asked = {**self._changes, seat: change}
         gone = {one for one, what in asked.items() if what is not calls.MemberChange.ADMIT}
         members = ({*self.cohorts.enrolled, *asked}) - gone
@@ -179,7 +195,6 @@ class RunDriver:
         elif len(members) < self.min_silos:
             reason = f"run.min_silos = {self.min_silos} silos would not be left"
         else:
-            self._changes = asked
             return
         raise NotNowError(f"{self.cohorts.names(seat)} cannot be changed: {reason}")
 
@@ -214,7 +229,7 @@ class RunDriver:
             self.cohorts.refusals.pop(seat, None)
         self.cohorts.enrolled = tuple(sorted(members))
         self.standing.record = await asyncio.to_thread(
-            self.store.begin, self.run, self.cohorts.enrolled, training.snapshot()
+            self.store.begin, self.run, self.cohorts.enrolled, training.snapshot(), changes
         )
         self.log.info("members", seats=self.cohorts.enrolled)
 
@@ -232,7 +247,10 @@ class RunDriver:
         if self.standing.state.is_final or self._stop_reason is not None:
             return
         self._stop_reason = reason or "stopped by an operator"
+        self._stopping.set()
         self.hub.presence.wake()
+        if self.ledger is not None:
+            self.ledger.give_up()
         for attempt in list(self.attempts.live.values()):
             await attempt.stop(self._stop_reason)
 
@@ -245,10 +263,11 @@ class RunDriver:
     # --- after a restart ----------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Find what an earlier process left: the open attempt, and sums that silos may still want.
+        """Find what an earlier process left: the open attempt, changes, sums silos may still want.
 
         Call it before the silos can call.
         """
+        self._changes = self.store.changes(self.run)
         if self.ledger is not None:
             self.cohorts.least_n_c = self.ledger.committed_n_c()
         following = None if self.training is None else self.training.next()
@@ -346,11 +365,11 @@ class RunDriver:
             self.log.error("no-space", folder=str(self.directory), reason=reason)
             self.standing.explain(reason)
             left = give_up - monotonic()
-            if self._stop_reason is not None:
-                return
             if left <= 0:
                 raise NoSpaceError(reason)
-            await asyncio.sleep(min(left, _SPACE_S))
+            await self._unless_stopped(asyncio.sleep(min(left, _SPACE_S)))
+            if self._stop_reason is not None:
+                return
 
     async def _run_attempt(
         self, training: TrainingRun, request: RoundRequest, driver: AttemptDriver
@@ -409,7 +428,7 @@ class RunDriver:
             recovery = self.attempts.recover(request.number, attempt, self.cohorts.enrolled)
             if recovery is None:
                 continue
-            await recovery.wait(_RECOVERY_S)
+            await self._unless_stopped(recovery.wait(_RECOVERY_S))
             self._abandons += tuple(recovery.abandons.values())
             if self.ledger is not None:
                 parameters = self.cohorts.parameters(request, attempt)
@@ -501,13 +520,27 @@ class RunDriver:
             f"; {self.cohorts.names(seat)} says {why}" for seat, why in driver.refusals.items()
         )
         driver.log.error("aborted", reason=reason)
-        await driver.gather_abandons(self.deadlines.survivors_s)
+        # Another attempt needs promises; a run that was stopped wants none, but perhaps a charge
+        # back, and a silo that can promise does so at once.
+        if self._stop_reason is None:
+            await driver.gather_abandons(self.deadlines.survivors_s)
+        elif self.ledger is not None:
+            await driver.gather_abandons(min(self.deadlines.survivors_s, _PROMISES_S))
         self._abandons += driver.server.abandons
         if self.ledger is not None:
             await self.ledger.fail(driver.parameters, lambda: driver.server.abandons, reason)
         if self._stop_reason is None:
             training.fail(reason, may_retry=driver.server.may_retry)
             self.standing.explain(reason)
+
+    async def _unless_stopped(self, waiting: Coroutine[None, None, None]) -> None:
+        """Wait, but not when the run is stopped; only for what may be canceled anywhere."""
+        wait, stop = asyncio.create_task(waiting), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((wait, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wait.cancel()
+            stop.cancel()
 
     async def _gather(self, wanted: int) -> tuple[Seat, ...]:
         """Wait, with a bound, until `wanted` silos of the run are connected.

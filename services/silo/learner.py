@@ -44,6 +44,15 @@ _PLAN: Final = "plan"
 _ENDED: Final = "ended"
 
 
+def open_runs(store: SiloStore) -> list[RunId]:
+    """The runs that this silo has taken part in and of whose end it has not heard."""
+    return [run for run in store.runs() if _goes_on(store, run)]
+
+
+def _goes_on(store: SiloStore, run: RunId) -> bool:
+    return store.recall(run, _PLAN) is not None and store.recall(run, _ENDED) is None
+
+
 def leave(store: SiloStore, run: RunId) -> None:
     """Make the silo's next contribution to a run its last: its control variate goes with it.
 
@@ -142,8 +151,7 @@ class Learner:
 
     def takes_part_in(self, run: RunId) -> bool:
         """Whether this silo has accepted a round of the run, and has not heard of its end."""
-        has_plan = self.store.recall(run, _PLAN) is not None
-        return has_plan and self.store.recall(run, _ENDED) is None
+        return _goes_on(self.store, run)
 
     def own_state(self, run: RunId, round_number: int) -> bytes | None:
         """The state after this round as this silo computed it, None if it did not."""

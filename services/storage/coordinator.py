@@ -37,7 +37,7 @@ from services.errors import ConflictError, NotFoundError, StorageError
 from services.storage.blobs import BlobStore
 from services.storage.database import Database
 from services.storage.lease import LEASE_S, Lease
-from services.wire.calls import RoundReport, RunState
+from services.wire.calls import MemberChange, RoundReport, RunState
 
 _METADATA: Final = MetaData()
 _RUNS: Final = Table(
@@ -77,6 +77,13 @@ _ARTIFACTS: Final = Table(
     Column("run", String(32), primary_key=True),
     Column("name", String(128), primary_key=True),
     Column("digest", String(64), nullable=False),
+)
+_CHANGES: Final = Table(
+    "changes",
+    _METADATA,
+    Column("run", String(32), primary_key=True),
+    Column("seat", Integer, primary_key=True, autoincrement=False),
+    Column("change", Text, nullable=False),
 )
 _REPORT: Final = TypeAdapter(RoundReport)
 _COHORT: Final = TypeAdapter(tuple[int, ...])
@@ -206,8 +213,43 @@ class CoordinatorStore:
 
         return self._write(work)
 
-    def begin(self, run: RunId, cohort: tuple[int, ...], snapshot: bytes) -> RunRecord:
-        """Fix who takes part in an accepted run from now on, with the snapshot that says so."""
+    def ask_change(self, run: RunId, seat: int, change: MemberChange) -> None:
+        """Keep what an operator wants of a silo until `begin` applies it; the last word counts.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+
+        def work(connection: Connection) -> None:
+            _require(connection, run)
+            mine = (_CHANGES.c.run == run.hex) & (_CHANGES.c.seat == seat)
+            connection.execute(delete(_CHANGES).where(mine))
+            connection.execute(insert(_CHANGES).values(run=run.hex, seat=seat, change=change.value))
+
+        with self._lock:
+            self._write(work)
+
+    def changes(self, run: RunId) -> dict[int, MemberChange]:
+        """Return what operators want of silos and what `begin` has not applied, by seat."""
+        query = select(_CHANGES.c.seat, _CHANGES.c.change).where(_CHANGES.c.run == run.hex)
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return {seat: MemberChange(change) for seat, change in rows}
+
+    def begin(
+        self,
+        run: RunId,
+        cohort: tuple[int, ...],
+        snapshot: bytes,
+        applied: Mapping[int, MemberChange] | None = None,
+    ) -> RunRecord:
+        """Fix who takes part in an accepted run from now on, with the snapshot that says so.
+
+        Args:
+            run: which.
+            cohort: the seats.
+            snapshot: of the run.
+            applied: changes that cohort and snapshot hold; they are asked for no more.
+        """
 
         def work(connection: Connection) -> RunRecord:
             record = replace(_record(_require(connection, run)), cohort=cohort)
@@ -216,6 +258,9 @@ class CoordinatorStore:
                 .where(_RUNS.c.run == run.hex)
                 .values(cohort=_COHORT.dump_json(cohort).decode(), snapshot=digest)
             )
+            for seat, change in (applied or {}).items():
+                mine = (_CHANGES.c.run == run.hex) & (_CHANGES.c.seat == seat)
+                connection.execute(delete(_CHANGES).where(mine & (_CHANGES.c.change == change)))
             return record
 
         with self._lock:
@@ -337,7 +382,7 @@ class CoordinatorStore:
             rows = connection.execute(select(_RUNS).order_by(_RUNS.c.sequence.desc()))
             ended = [record.run for record in map(_record, rows) if record.state.is_final]
             for run in ended[keep:]:
-                for table in (_RUNS, _ATTEMPTS, _REPORTS, _ARTIFACTS):
+                for table in (_RUNS, _ATTEMPTS, _REPORTS, _ARTIFACTS, _CHANGES):
                     connection.execute(delete(table).where(table.c.run == run.hex))
             return tuple(ended[keep:])
 

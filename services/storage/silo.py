@@ -140,6 +140,12 @@ class SiloStore:
             digest = connection.execute(select(_MEMORY.c.digest).where(mine)).scalar_one_or_none()
             return None if digest is None else self._blobs.get(digest, f"{name} of run {run}")
 
+    def runs(self) -> tuple[RunId, ...]:
+        """Return the runs of which something is remembered."""
+        query = select(_MEMORY.c.run).distinct()
+        with self._database.transaction() as connection:
+            return tuple(map(RunId.parse, connection.execute(query).scalars()))
+
     def close(self) -> None:
         """Release the folder."""
         self._database.close()

@@ -8,17 +8,24 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fl.run import TrainingRun
+from fl.state import decode_state, enrolled_of
+from secagg.ids import RunId
+from secagg.messages import MAX_STATE_BYTES
 from secagg.rng import SystemRng
+from services.cli.run import STOPPED_EXIT
 from services.clock import utc_now
 from services.demo.federation import COORDINATOR, Child, LocalFederation
 from services.enrollment import authority
 from services.enrollment.request import enroll
 from services.security.credentials import load_credentials
 from services.security.identity import Role
+from services.storage.coordinator import CoordinatorStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
@@ -87,16 +94,20 @@ class World:
         """Give the coordinator its newest bundle."""
         authority.install(self.authority / "issued" / COORDINATOR, self.home / COORDINATOR / "keys")
 
-    def secagg(self, *arguments: str) -> str:
-        """Run an operator's command; returns what it printed."""
+    def secagg(self, *arguments: str, code: int = 0) -> str:
+        """Run an operator's command that ends with this code; returns what it printed."""
         operator = str(self.federation.operator_file)
         done = subprocess.run(
             [sys.executable, "-m", "services.cli", *arguments, "--operator", operator],
             capture_output=True,
             text=True,
             timeout=90,
-            check=True,
+            check=False,
         )
+        if done.returncode != code:
+            raise subprocess.CalledProcessError(
+                done.returncode, done.args, output=done.stdout, stderr=done.stderr
+            )
         return done.stdout.strip()
 
     def start_run(self, *, rounds: int, silos: int, more: str = "") -> str:
@@ -106,6 +117,28 @@ class World:
         path = self.home / "run.toml"
         path.write_text(text, encoding="utf-8")
         return self.secagg("run", "start", "-c", str(path))
+
+    def stop(self, run: str) -> None:
+        """Stop a run, and wait until it has ended: this takes as long as one call."""
+        self.secagg("run", "stop", run)
+        self.secagg("run", "watch", run, code=STOPPED_EXIT)
+
+    def wait_until(self, run: str, seats: list[int]) -> None:
+        """Wait until the last committed round of this coordinator's process has these survivors."""
+        give_up = time.monotonic() + 60
+        while seats not in self.survivors(run)[-1:]:
+            assert time.monotonic() < give_up, f"expected {seats}, got {self.survivors(run)[-3:]}"
+            time.sleep(0.1)
+
+    def wait_for_training(self, name: str, round_number: int) -> None:
+        """Wait until a silo trains in this round of its newest run."""
+        give_up = time.monotonic() + 60
+        while not any(
+            (line.get("event"), line.get("round")) == ("training", round_number)
+            for line in self.silos[name].lines()
+        ):
+            assert time.monotonic() < give_up, f"{name} does not train in round {round_number}"
+            time.sleep(0.05)
 
     def survivors(self, run: str) -> list[list[int]]:
         """Of each committed round, as the coordinator's log has them."""
@@ -157,27 +190,68 @@ def test_a_silo_is_dismissed_from_a_run_and_admitted_again(world: World) -> None
     """An operator's word counts from the next attempt; control variates are renewed without it."""
     scaffold = '[algorithm]\nname = "scaffold"\n'
     run = world.start_run(rounds=500, silos=4, more=scaffold)
-
-    def wait_until(seats: list[int]) -> None:
-        give_up = time.monotonic() + 60
-        while seats not in world.survivors(run)[-1:]:
-            assert time.monotonic() < give_up, f"expected {seats}, got {world.survivors(run)[-3:]}"
-            time.sleep(0.1)
-
-    wait_until([1, 2, 3, 4, 6])
+    world.wait_until(run, [1, 2, 3, 4, 6])
     assert world.secagg("run", "dismiss", run, "silo-6", "--lost").startswith("silo-6 is not")
-    wait_until([1, 2, 3, 4])
+    world.wait_until(run, [1, 2, 3, 4])
     ended = world.silos["silo-6"].wait_for("run-ended", run=run)
     assert ended["reason"] == "an operator has dismissed it"
     admitted = world.secagg("run", "admit", run[:8], "silo-6")  # an id's beginning is enough
     assert admitted == "silo-6 is invited from the next attempt on"
-    wait_until([1, 2, 3, 4, 6])
+    world.wait_until(run, [1, 2, 3, 4, 6])
     assert [line["seats"] for line in world.coordinator.lines() if line.get("event") == "members"]
     with pytest.raises(subprocess.CalledProcessError) as refused:
         world.secagg("run", "admit", run, "silo-99")
     assert "the roster has no silo 'silo-99'" in refused.value.stderr
-    world.secagg("run", "stop", run)
+    world.stop(run)
     assert all(child.exit_code is None for name, child in world.silos.items() if name != "silo-5")
+
+
+def test_a_change_outlives_a_coordinator_that_is_killed_before_it_counts(world: World) -> None:
+    """The operator has its answer, the open attempt goes on, and the next process carries it out.
+
+    One silo trains for so long that the coordinator dies in the attempt in which it was told.
+    """
+    world.silos["silo-4"].end()
+    world.silos["silo-4"] = world.start("silo-4", fault="silo.before-training@2=stall:15")
+    world.silos["silo-4"].wait_for("connected")
+    run = world.start_run(rounds=500, silos=4)
+    world.wait_for_training("silo-4", 2)
+    world.secagg("run", "dismiss", run[:6], "silo-6")
+    world.coordinator.kill()
+    events = [line.get("event") for line in world.coordinator.lines() if line.get("run") == run]
+    assert "member" in events
+    assert "members" not in events, "the change was carried out before the kill"
+    world.coordinator = world.federation.start_coordinator()
+    world.wait_until(run, [1, 2, 3, 4])
+    assert world.survivors(run)[0] == [1, 2, 3, 4, 6], "the attempt that was open"
+    assert world.coordinator.wait_for("members", run=run)["seats"] == [1, 2, 3, 4]
+    assert world.silos["silo-6"].wait_for("run-ended", run=run)
+    world.stop(run)
+
+
+def test_a_silo_leaves_in_good_order_and_takes_its_control_variate_along(world: World) -> None:
+    """`silo leave` between two processes: one more sum without c_k, and no refresh after it."""
+    run = world.start_run(rounds=500, silos=4, more='[algorithm]\nname = "scaffold"\n')
+    world.wait_until(run, [1, 2, 3, 4, 6])
+    world.silos["silo-6"].process.terminate()
+    assert world.silos["silo-6"].wait(timeout_s=30) == 0
+    world.wait_until(run, [1, 2, 3, 4])
+    leave = [sys.executable, "-m", "services.cli", "silo", "leave", run[:6]]
+    config = str(world.home / "silo-6.toml")
+    done = subprocess.run([*leave, "-c", config], capture_output=True, text=True, check=True)
+    assert done.stdout == f"the next contribution to run {run} is the last\n"
+    world.silos["silo-6"] = world.start("silo-6")
+    world.wait_until(run, [1, 2, 3, 4, 6])
+    world.silos["silo-6"].wait_for("settled", run=run)
+    world.secagg("run", "dismiss", run, "silo-6")
+    world.wait_until(run, [1, 2, 3, 4])
+    world.silos["silo-6"].wait_for("run-ended", run=run)
+    world.stop(run)
+    world.coordinator.end()
+    with closing(CoordinatorStore(world.federation.storage(COORDINATOR))) as store:
+        training = TrainingRun.restore(store.snapshot(RunId.parse(run)), {})
+    world.coordinator = world.federation.start_coordinator()
+    assert enrolled_of(decode_state(training.state, MAX_STATE_BYTES)) == 4, "c counts it no more"
 
 
 def test_a_certificate_is_renewed_over_the_wire_without_a_restart(world: World) -> None:
@@ -227,8 +301,7 @@ def test_a_silo_that_is_told_to_stop_finishes_its_part_in_the_round(world: World
     child = world.silos["silo-7"] = world.start("silo-7", fault="silo.before-training@2=stall:3")
     child.wait_for("connected")
     run = world.start_run(rounds=3, silos=6)
-    while not any((one.get("event"), one.get("round")) == ("training", 2) for one in child.lines()):
-        time.sleep(0.05)
+    world.wait_for_training("silo-7", 2)
     child.process.terminate()
     assert child.wait(timeout_s=30) == 0
     assert child.wait_for("leaving")["within_s"] == 20

@@ -387,3 +387,19 @@ def test_a_runs_settings_are_checked_before_anybody_is_asked(
     done = secagg("run", "start", "-c", str(config), "--operator", str(tmp_path / "operator.toml"))
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_a_beginning_that_fits_several_runs_is_refused_with_their_ids() -> None:
+    """None is picked; one that fits a single run is that run."""
+    from secagg.ids import RunId
+    from services.cli.options import pick_run, whole_id
+    from services.errors import ConfigError
+
+    runs = [RunId.parse(f"0f3a{number}{'0' * 27}") for number in (2, 1)]
+    assert whole_id(runs[0].hex) == runs[0]
+    assert whole_id("0f3a") is None
+    assert pick_run("0f3a2", runs, hint="") == runs[0]
+    with pytest.raises(ConfigError, match=rf"got 2: {runs[1].hex}, {runs[0].hex}"):
+        pick_run("0f3a", runs, hint="")
+    with pytest.raises(ConfigError, match=r"begins with 0f3b, got 0$"):
+        pick_run("0f3b", runs, hint="")

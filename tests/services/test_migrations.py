@@ -101,7 +101,7 @@ def test_a_coordinators_folder_of_the_first_release_goes_on(tmp_path: Path) -> N
     store.close()
     with sqlite3.connect(tmp_path / "data.db") as connection:
         # The first release looks here, and refuses what is above its own 1.
-        assert connection.execute("SELECT version FROM schema").fetchall() == [(2,)]
+        assert connection.execute("SELECT version FROM schema").fetchall() == [(3,)]
     connection.close()
 
 
@@ -150,10 +150,10 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path, database: st
     """It is not misread, and the refusal names both versions."""
     opened = Database(tmp_path, "coordinator", url=database)
     with opened.transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '3'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '4'"))
     opened.close()
     for _ in range(2):
-        with pytest.raises(SchemaVersionError, match="schema version 2 or older, got 3"):
+        with pytest.raises(SchemaVersionError, match="schema version 3 or older, got 4"):
             CoordinatorStore(tmp_path, url=database)
 
 

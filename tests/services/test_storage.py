@@ -22,7 +22,7 @@ from services.errors import (
 )
 from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.storage.silo import SiloStore
-from services.wire.calls import Phase, PhaseCost, RoundReport, RunState
+from services.wire.calls import MemberChange, Phase, PhaseCost, RoundReport, RunState
 
 RUN = RunId(bytes(range(16)))
 OTHER = RunId(bytes(16))
@@ -110,6 +110,25 @@ class TestCoordinator:
         with pytest.raises(NotFoundError):
             store.begin(OTHER, (1,), b"x")
         store.close()
+
+    def test_a_change_is_asked_for_until_it_is_applied(self, tmp_path: Path, database: str) -> None:
+        """Whoever restarts in between finds it; a later word about the same seat stays."""
+        store = opened(tmp_path, database)
+        store.add_run(RECORD, b"start")
+        store.ask_change(RUN, 4, MemberChange.ADMIT)
+        store.ask_change(RUN, 5, MemberChange.DISMISS)
+        store.ask_change(RUN, 5, MemberChange.LOST)
+        store.close()
+        again = opened(tmp_path, database)
+        found = again.changes(RUN)
+        assert found == {4: MemberChange.ADMIT, 5: MemberChange.LOST}
+        again.ask_change(RUN, 4, MemberChange.DISMISS)
+        assert again.begin(RUN, (1, 2, 4), b"changed", found).cohort == (1, 2, 4)
+        assert again.changes(RUN) == {4: MemberChange.DISMISS}
+        assert again.snapshot(RUN) == b"changed"
+        with pytest.raises(NotFoundError, match="no run"):
+            again.ask_change(OTHER, 4, MemberChange.ADMIT)
+        again.close()
 
     def test_what_is_not_there_is_named(self, tmp_path: Path, database: str) -> None:
         store = opened(tmp_path, database)
