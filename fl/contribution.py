@@ -136,12 +136,14 @@ class Contributor:
             return Contribution(parts={}, meta=moments, scalars={}, keeps={})
         weight = silo_weight(self._plan, self._silo, self._task.n_examples)
         if is_refresh:
+            self._memory.require_member()
             return self._renewed(state, weight)
         if trained_of(state) >= self._plan.rounds:
             raise SpecMismatchError(f"the plan's {self._plan.rounds} training rounds are done")
         counted = last_round_of(state, self._seat)
         traits = self._algorithm.traits(number)
         kept = self._memory.reconciled(counted, strict=traits.has_variate)
+        self._memory.require_member()
         meta: dict[str, IntVector] = self._weight_value()
         keeps: State = {}
         if traits.has_variate:

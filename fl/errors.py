@@ -9,6 +9,7 @@
     ├── DataError              the data cannot be used as they are
     ├── NoRoomError            a silo's disk has no room for a round
     ├── VariateLostError       a silo's control variate is not the one the run counts on
+    ├── LeftRunError           a silo has left the run in good order
     ├── RunStateError          a run was asked for something that its state does not allow
     ├── LedgerRefusedError     a run's privacy ledger is not in order, or fits no data set's
     └── BudgetExhaustedError   a data set's privacy budget does not allow another release
@@ -52,6 +53,10 @@ class NoRoomError(LearningError):
 
 class VariateLostError(LearningError):
     """A silo's control variate is not the one the run counts on."""
+
+
+class LeftRunError(LearningError):
+    """A silo has left the run in good order, and is not admitted to it again."""
 
 
 class RunStateError(LearningError):

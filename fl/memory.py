@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from fl.errors import RunStateError, VariateLostError
+from fl.errors import LeftRunError, RunStateError, VariateLostError
 from fl.ports import FloatVector, SiloMemory
 from fl.state import State, decode_state, encode_state
 from secagg.canonical import decode, encode, read_u64, u64
@@ -30,6 +30,7 @@ _PENDING: Final = "pending"
 _SETTLED: Final = "settled"
 _NEXT: Final = "next"
 _LEAVING: Final = "leaving"
+_GONE: Final = "gone"
 _SECRET: Final = "secret"  # noqa: S105 (an entry's name)
 _SECRET_BYTES: Final = 32
 # An entry's round stands before its tensors, so that it can be asked for without reading them.
@@ -95,6 +96,17 @@ class RunMemory:
     def leave(self) -> None:
         """Make the next contribution that counts the silo's last."""
         self._write({_LEAVING: b"1"})
+
+    def require_member(self) -> None:
+        """Raise LeftRunError if the silo's last contribution has counted."""
+        if self._read(_GONE) is not None:
+            raise LeftRunError(
+                "this silo has left the run: an operator may dismiss it, and admit it again"
+            )
+
+    def come_back(self) -> None:
+        """Let a silo that has left contribute again, as one that joins."""
+        self._write({_GONE: None})
 
     def settled(self) -> Kept:
         """Return what the last round that counted left."""
@@ -163,7 +175,7 @@ class RunMemory:
             )
         writes: dict[str, bytes | None] = {_SETTLED: pending, _PENDING: None}
         if self.is_leaving and LEFT in self._kept(_PENDING).tensors:
-            writes[_LEAVING] = None
+            writes |= {_LEAVING: None, _GONE: b"1"}
         return writes
 
     def _kept(self, name: str) -> Kept:

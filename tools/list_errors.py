@@ -113,6 +113,7 @@ ACTIONS: Final = {
     "CoordinatorAccusedError": _ACCUSE,
     "NoRoomError": _ROOM,
     "VariateLostError": "Nothing: a refresh round gives the silo a new one.",
+    "LeftRunError": "Nothing, or `secagg run dismiss`; after that `admit` lets it join again.",
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`.",
     "BudgetExhaustedError": "The data set's budget is spent; its owner decides.",

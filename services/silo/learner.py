@@ -95,6 +95,7 @@ class Learner:
             LearningError: this silo does not take part; says which field or column does not fit.
         """
         parameters = message.parameters
+        self._require_member(parameters.run)
         self._require_room(parameters)
         participant = self._participants.get(parameters.run)
         if participant is None:
@@ -107,6 +108,13 @@ class Learner:
             for run in list(self._participants)[:-_MOST_RUNS]:
                 del self._participants[run]  # it can be made again from what is stored
                 self._settled.pop(run, None)
+
+    def _require_member(self, run: RunId) -> None:
+        """Raise LeftRunError if this silo has left the run, unless it is admitted again."""
+        memory = RunMemory(StoredMemory(self.store), run)
+        if self.store.recall(run, _ENDED) is not None:
+            memory.come_back()  # it had been dismissed since
+        memory.require_member()
 
     def _require_room(self, parameters: RoundParameters) -> None:
         """Raise NoRoomError unless the disk has room for a round; says how much is missing.

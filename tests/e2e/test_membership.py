@@ -3,6 +3,7 @@
 Real processes over loopback mTLS. Nobody is restarted but whom the change is about.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -230,7 +231,7 @@ def test_a_change_outlives_a_coordinator_that_is_killed_before_it_counts(world: 
 
 
 def test_a_silo_leaves_in_good_order_and_takes_its_control_variate_along(world: World) -> None:
-    """`silo leave` between two processes: one more sum without c_k, and no refresh after it."""
+    """`silo leave` between two processes: one sum takes c_k out, then it sits out by name."""
     run = world.start_run(rounds=500, silos=4, more='[algorithm]\nname = "scaffold"\n')
     world.wait_until(run, [1, 2, 3, 4, 6])
     world.silos["silo-6"].process.terminate()
@@ -241,10 +242,12 @@ def test_a_silo_leaves_in_good_order_and_takes_its_control_variate_along(world: 
     done = subprocess.run([*leave, "-c", config], capture_output=True, text=True, check=True)
     assert done.stdout == f"the next contribution to run {run} is the last\n"
     world.silos["silo-6"] = world.start("silo-6")
-    world.wait_until(run, [1, 2, 3, 4, 6])
-    world.silos["silo-6"].wait_for("settled", run=run)
-    world.secagg("run", "dismiss", run, "silo-6")
+    world.coordinator.wait_for("refusal", run=run)  # in the sum after its last one
     world.wait_until(run, [1, 2, 3, 4])
+    shown = json.loads(world.secagg("run", "show", run, "--json"))
+    assert shown["seats"][-2]["refusal"].startswith("LeftRunError: this silo has left the run")
+    assert world.survivors(run).count([1, 2, 3, 4, 6]) >= 2
+    world.secagg("run", "dismiss", run, "silo-6")
     world.silos["silo-6"].wait_for("run-ended", run=run)
     world.stop(run)
     world.coordinator.end()

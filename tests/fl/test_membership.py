@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl.errors import RunStateError, VariateLostError
+from fl.errors import LeftRunError, RunStateError, VariateLostError
 from fl.participant import RunParticipant
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector
@@ -195,8 +195,11 @@ def test_a_silo_that_left_may_come_back(option: str) -> None:
     silos.participants[4].leave()
     while silos.enrolled == 4:
         silos.round(1, 2, 3, 4)
+    with pytest.raises(LeftRunError, match="has left"):
+        silos.round(1, 2, 3, 4)
     silos.round(1, 2, 3)
     silos.participants[4] = silos.restarted(4)
+    silos.participants[4]._memory.come_back()
     silos.round(1, 2, 3, 4)
     silos.invariant(1, 2, 3, 4)
     silos.round(1, 2, 3, 4)
