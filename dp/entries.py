@@ -7,7 +7,7 @@ of patients (privacy.md 7.1).
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol, Self
@@ -171,12 +171,12 @@ def signed_message(entry_hash: str) -> bytes:
     return SIGNED_PREFIX + bytes.fromhex(entry_hash)
 
 
-def check_signatures(entry: Entry, keys: Mapping[str, bytes]) -> frozenset[str]:
+def check_signatures(entry: Entry, keys: Mapping[str, bytes | Collection[bytes]]) -> frozenset[str]:
     """Check every signature of an entry.
 
     Args:
         entry: the entry.
-        keys: raw Ed25519 public keys, 32 bytes, by name.
+        keys: raw Ed25519 public keys, 32 bytes, by name: one, or several of which one must fit.
 
     Returns:
         who signed.
@@ -186,14 +186,21 @@ def check_signatures(entry: Entry, keys: Mapping[str, bytes]) -> frozenset[str]:
     """
     message = signed_message(entry.entry_hash)
     for one in entry.sigs:
-        key = keys.get(one.signer)
-        if key is None:
+        known = keys.get(one.signer)
+        if known is None:
             raise LedgerIntegrityError(entry.seq, f"signed by {one.signer!r}, whose key is unknown")
-        try:
-            Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(one.sig), message)
-        except InvalidSignature as error:
-            raise LedgerIntegrityError(entry.seq, f"bad signature of {one.signer!r}") from error
+        candidates = (known,) if isinstance(known, bytes) else known
+        if not any(_fits(key, one.sig, message) for key in candidates):
+            raise LedgerIntegrityError(entry.seq, f"bad signature of {one.signer!r}")
     return frozenset(one.signer for one in entry.sigs)
+
+
+def _fits(key: bytes, signature: str, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(signature), message)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _read_signatures(data: object) -> tuple[Signature, ...]:

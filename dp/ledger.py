@@ -10,7 +10,6 @@ There are two kinds. A federation's *run ledger* is the coordinator's, copied by
 the silo.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,10 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from dp.canonical import Json, canonical_json, parse_canonical
 from dp.entries import GENESIS_HASH, Entry, Kind, Signature, Signer, check_signatures
 from dp.errors import EquivocationError, LedgerConflictError, LedgerIntegrityError, PlanError
+from dp.keyring import Keyring, Keys
 
 HEAD_PREFIX: Final = b"SA1/ledger-head\0"
-
-_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class LedgerKind(StrEnum):
@@ -221,13 +219,12 @@ class Ledger:
         self._entries.append(entry)
         return entry
 
-    def verify(
-        self, keys: Mapping[str, bytes], heads: Iterable[SignedHead] = ()
-    ) -> "IntegrityReport":
+    def verify(self, keys: Keys, heads: Iterable[SignedHead] = ()) -> "IntegrityReport":
         """Check signatures, who must sign what, and the heads of peers.
 
         Args:
-            keys: raw Ed25519 public keys by name, from the roster and not from the ledger.
+            keys: raw Ed25519 public keys by name, one or several, from signed rosters and not
+                from the ledger.
             heads: what peers have seen and signed.
 
         Raises:
@@ -256,30 +253,25 @@ class IntegrityReport:
 
 
 def verify_entries(
-    entries: Sequence[Entry], keys: Mapping[str, bytes], heads: Iterable[SignedHead] = ()
+    entries: Sequence[Entry], keys: Keys, heads: Iterable[SignedHead] = ()
 ) -> IntegrityReport:
     """As `Ledger.verify`, on entries that are already chained."""
     if not entries or entries[0].kind is not Kind.GENESIS:
         raise LedgerIntegrityError(0, "expected GENESIS as the first entry")
     kind, writer = _genesis(entries[0])
-    valid = dict(keys)
-    ring = {name: {key} for name, key in keys.items()}
+    keyring = Keyring(entries, keys)
     for entry in entries:
         if entry.kind is Kind.GENESIS and entry.seq:
             raise LedgerIntegrityError(entry.seq, "a ledger begins only once")
         if entry.kind is Kind.CLOSE and entry.seq != entries[-1].seq:
             raise LedgerIntegrityError(entry.seq, "a closed ledger goes on")
-        signers = check_signatures(entry, valid)
+        signers = keyring.check(entry)
         missing = _missing_signers(entry, kind, writer, signers)
         if missing:
             raise LedgerIntegrityError(entry.seq, f"{entry.kind} lacks the signature of {missing}")
-        if entry.kind is Kind.KEY_ROTATE:
-            name, key = _rotation(entry)
-            valid[name] = key
-            ring.setdefault(name, set()).add(key)
     last = entries[-1]
     head = Head(ledger=entries[0].entry_hash, seq=last.seq, entry_hash=last.entry_hash)
-    check_heads(entries, ring, heads)
+    check_heads(entries, keyring.ring, heads)
     return IntegrityReport(entries=len(entries), head=head, kind=kind, writer=writer)
 
 
@@ -398,13 +390,3 @@ def _missing_signers(entry: Entry, kind: LedgerKind, writer: str, signers: froze
             return "silos, whom the body does not name"
         needed |= {str(name) for name in silos}
     return ", ".join(sorted(needed - signers))
-
-
-def _rotation(entry: Entry) -> tuple[str, bytes]:
-    """Whose key is replaced by which; the old key has signed, as the writer's or beside it."""
-    name, key = entry.body.get("name"), entry.body.get("key")
-    if not isinstance(name, str) or not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise LedgerIntegrityError(entry.seq, "KEY_ROTATE names no key")
-    if name not in {one.signer for one in entry.sigs}:
-        raise LedgerIntegrityError(entry.seq, f"KEY_ROTATE lacks the old key of {name!r}")
-    return name, bytes.fromhex(key)

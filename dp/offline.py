@@ -8,7 +8,7 @@ Every finding is collected with its place; nothing here stops at the first.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,9 +25,12 @@ _KINDS: Final = frozenset(
     }
 )
 _ZERO: Final = "0" * 64
+_ENTRY_PREFIX: Final = b"SA1/ledger-entry\0"
 
 # An entry is a JSON object; what it must hold is checked where it is read.
 Object = dict[str, Any]
+# Raw public keys by name: one, or all that signed rosters have listed.
+Keys = Mapping[str, bytes | Collection[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +77,36 @@ def read_entries(lines: Iterable[bytes], found: Findings) -> list[Object]:
 
 
 def check_signatures(
-    entries: Sequence[Object], keys: Mapping[str, bytes], found: Findings
+    entries: Sequence[Object], keys: Keys, found: Findings
 ) -> dict[str, set[bytes]]:
-    """Check every signature and who must have signed; returns all keys each party has had."""
-    ring = {name: {key} for name, key in keys.items()}
-    valid = dict(keys)
+    """Check every signature and who must have signed; returns all keys each party has had.
+
+    Where several keys of a party are known, one of them must have signed; a ledger's writer has one
+    until its KEY_ROTATE.
+    """
+    ring = {name: {key} if isinstance(key, bytes) else set(key) for name, key in keys.items()}
     if not entries or entries[0]["kind"] != "GENESIS":
         found.add(0, "the first entry is not GENESIS")
         return ring
     kind, writer = entries[0]["body"].get("ledger"), entries[0]["body"].get("writer")
     found.need(0, kind in {"run", "data_set"}, "GENESIS names no known kind of ledger")
+    valid = {name: set(known) for name, known in ring.items()}
+    rotated = _follow_rotations(entries, ring, valid, found)
+    if isinstance(writer, str) and writer in valid and writer not in rotated:
+        first = signing_keys(entries[0], ring).get(writer)
+        valid[writer] = first or valid[writer]
     for entry in entries:
-        seq, body = entry["seq"], entry["body"]
-        message = b"SA1/ledger-entry\0" + bytes.fromhex(entry["entry_hash"])
+        seq, body, name = entry["seq"], entry["body"], entry["body"].get("name")
+        change = rotated.get(name, {}).get(seq) if isinstance(name, str) else None
+        if change is not None and body.get("lost") is True:
+            valid[name] = {change}
+        message = _ENTRY_PREFIX + bytes.fromhex(entry["entry_hash"])
         signers = {
             one["signer"]
             for one in entry["sigs"]
             if found.need(
                 seq,
-                _fits(valid.get(one["signer"]), message, one["sig"]),
+                any(_fits(key, message, one["sig"]) for key in valid.get(one["signer"], ())),
                 f"bad or unknown signature of {one['signer']!r}",
             )
         }
@@ -100,14 +114,63 @@ def check_signatures(
         found.need(
             seq, len(signers & needed) >= number, f"{entry['kind']} lacks signatures it needs"
         )
-        if entry["kind"] == "KEY_ROTATE":
-            name, key = body.get("name"), _unhex(body.get("key"), 32)
-            if key is None or name not in signers:
-                found.add(seq, "KEY_ROTATE is not signed with the old key, or names no new one")
-            else:
-                valid[name] = key
-                ring.setdefault(name, set()).add(key)
+        if change is not None:
+            found.need(seq, name in signers, f"KEY_ROTATE lacks the signature of {name!r}")
+            valid[name] = {change}
     return ring
+
+
+def _follow_rotations(
+    entries: Sequence[Object],
+    ring: dict[str, set[bytes]],
+    valid: dict[str, set[bytes]],
+    found: Findings,
+) -> dict[str, dict[int, bytes]]:
+    """Read who replaced which key by which, and where; fills the ring and the keys of the start.
+
+    Keys that accept one another vouch for one another: of each such group one must be known from
+    elsewhere, so that a lost key's successor needs both to be.
+    """
+    places: dict[str, dict[int, bytes]] = {}
+    groups: dict[str, list[set[bytes]]] = {}
+    last: dict[str, bytes] = {}
+    for entry in entries:
+        if entry["kind"] != "KEY_ROTATE":
+            continue
+        seq, body = entry["seq"], entry["body"]
+        name, lost, accepted = body.get("name"), body.get("lost"), body.get("accepted")
+        old, key = _unhex(body.get("old"), 32), _unhex(body.get("key"), 32)
+        if not isinstance(name, str) or old is None or key is None or old == key:
+            found.add(seq, "KEY_ROTATE names no party, or not an old key and a new one")
+            continue
+        first = name not in last
+        found.need(seq, first or last[name] == old, f"KEY_ROTATE: {name!r} has another key there")
+        mine = groups.setdefault(name, [{old}])
+        if first:
+            valid[name] = {old}
+        last[name] = key
+        places.setdefault(name, {})[seq] = key
+        if lost is True and accepted is None:
+            mine.append({key})
+            continue
+        mine[-1].add(key)
+        told = {
+            "prev_hash": entry["prev_hash"],
+            "name": name,
+            "old": body["old"],
+            "key": body["key"],
+        }
+        message = b"SA1/ledger-rotation\0" + _canonical(told)
+        fits = lost is None and isinstance(accepted, str) and _fits(key, message, accepted)
+        found.need(seq, fits, f"KEY_ROTATE: the new key of {name!r} has not accepted")
+    for name, mine in groups.items():
+        known = ring.get(name, set())
+        vouched = all(group & known for group in mine)
+        found.need(
+            min(places[name]), vouched, f"no known key of {name!r} vouches for another one there"
+        )
+        ring[name] = known.union(*mine)
+    return places
 
 
 def signed_commitment(body: Object) -> Object | None:
@@ -128,7 +191,7 @@ def signed_commitment(body: Object) -> Object | None:
 
 def signing_keys(entry: Object, ring: Mapping[str, Iterable[bytes]]) -> dict[str, set[bytes]]:
     """With which of its keys each party has signed an entry."""
-    message = b"SA1/ledger-entry\0" + bytes.fromhex(entry["entry_hash"])
+    message = _ENTRY_PREFIX + bytes.fromhex(entry["entry_hash"])
     return {
         one["signer"]: {
             key for key in ring.get(one["signer"], ()) if _fits(key, message, one["sig"])

@@ -12,12 +12,12 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from dp.inspection import Inspection, VerifyReport
-from dp.offline import Findings, check_heads, check_signatures, is_entry, read_entries
+from dp.offline import Findings, Keys, check_heads, check_signatures, is_entry, read_entries
 from dp.recount import Recount
 
 _RDP_SLACK: Final = 1.001
@@ -72,14 +72,12 @@ class DpAccounting:
         return self._library.PoissonSampledDpEvent(q, gaussian)
 
 
-def verify_ledger(
-    lines: Iterable[bytes], keys: Mapping[str, bytes], heads: Iterable[bytes] = ()
-) -> VerifyReport:
+def verify_ledger(lines: Iterable[bytes], keys: Keys, heads: Iterable[bytes] = ()) -> VerifyReport:
     """Check a ledger.
 
     Args:
         lines: its lines, without line feeds.
-        keys: raw Ed25519 public keys by name, from the roster.
+        keys: raw Ed25519 public keys by name, one or several, from signed rosters.
         heads: heads that peers have signed, one canonical JSON object each.
 
     Raises:
@@ -115,13 +113,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dp.verify", description=__doc__)
     parser.add_argument("ledger", type=Path, help="the ledger: one JSON entry a line")
     parser.add_argument(
-        "--keys", type=Path, required=True, help='a JSON object {"name": "public key in hex"}'
+        "--keys",
+        type=Path,
+        required=True,
+        help='a JSON object {"name": "public key in hex"}, or lists of a name\'s keys',
     )
     parser.add_argument("--heads", type=Path, help="heads that peers have signed, one a line")
     options = parser.parse_args(arguments)
     try:
         lines = ledger_lines(options.ledger)
-        keys = _read_keys(options.keys)
+        keys = read_keys(options.keys)
         heads = _lines(options.heads) if options.heads else []
         report = verify_ledger(lines, keys, heads)
     except (OSError, ValueError) as error:
@@ -143,12 +144,21 @@ def _lines(path: Path) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-def _read_keys(path: Path) -> dict[str, bytes]:
+def read_keys(path: Path) -> dict[str, set[bytes]]:
+    """Public keys by name: in hex, one or a list of all that signed rosters have listed.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds something else.
+    """
     data = json.loads(path.read_bytes())
-    texts = data.values() if isinstance(data, dict) else [None]
-    if not all(isinstance(text, str) and len(text) == 64 for text in texts):
-        raise ValueError("keys: expected a JSON object of names and 32-byte keys in hex")
-    return {name: bytes.fromhex(text) for name, text in data.items()}
+    found: dict[str, set[bytes]] = {}
+    for name, given in data.items() if isinstance(data, dict) else [("", None)]:
+        for text in given if isinstance(given, list) else [given]:
+            if not isinstance(text, str) or len(text) != 64:
+                raise ValueError("keys: expected a JSON object of names and 32-byte keys in hex")
+            found.setdefault(name, set()).add(bytes.fromhex(text))
+    return found
 
 
 def _say(code: int, text: str) -> int:

@@ -41,12 +41,18 @@ def show_ledger(ledger: LedgerFile, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: secagg ledger verify run-0f3a….jsonl --directory operator/keys")
 def verify(
     ledger: LedgerFile,
+    *,
     keys: Annotated[
-        Path | None, typer.Option("--keys", help='JSON: {"name": "public key in hex"}.')
+        Path | None,
+        typer.Option("--keys", help='JSON: {"name": "public key in hex"}, or lists of them.'),
     ] = None,
     directory: Annotated[
         Path | None,
         typer.Option("--directory", "-d", help="Folder with a roster to take the keys from."),
+    ] = None,
+    former: Annotated[
+        list[Path] | None,
+        typer.Option("--former", help="With --directory: an older signed roster, for old keys."),
     ] = None,
     heads: Annotated[
         Path | None, typer.Option("--heads", help="Heads that peers have signed, one a line.")
@@ -57,14 +63,21 @@ def verify(
 
     `python -m dp.verify` does the same with nothing but this file, the keys and dp-accounting.
     """
-    from dp.verify import ledger_lines, verify_ledger
+    from dp.verify import ledger_lines, read_keys, verify_ledger
     from services.errors import ConfigError
+    from services.ledger.parties import listed_keys
     from services.report.table import read_lines
 
     if (keys is None) == (directory is None):
         raise ConfigError("expected --keys or --directory, one of them")
+    if keys is not None and former:
+        raise ConfigError("--former goes with --directory; --keys lists former keys itself")
     try:
-        known = _keys(keys) if keys is not None else _roster_keys(directory)
+        if directory is not None:
+            known = listed_keys(directory, former or ())
+        else:
+            assert keys is not None  # one of the two is given
+            known = read_keys(keys)
         signed = read_lines(heads.read_bytes()) if heads is not None else []
         report = verify_ledger(ledger_lines(ledger), known, signed)
     except (OSError, ValueError) as error:
@@ -82,6 +95,43 @@ def verify(
     )
     if not report.ok:
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: secagg ledger rotate ledgers/data-set-*.jsonl -d keys --old old-keys")
+def rotate(
+    ledgers: Annotated[list[Path], typer.Argument(help="Ledgers that the old key wrote.")],
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", help="The folder with the new keys and roster.")
+    ],
+    old: Annotated[
+        Path | None, typer.Option("--old", help="The folder with the old identity.key.")
+    ] = None,
+    old_roster: Annotated[
+        Path | None,
+        typer.Option("--old-roster", help="The key is lost: a signed roster that lists it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a new identity key go on in ledgers that an old one wrote; what was spent stays spent.
+
+    Stop the process whose ledgers they are. With --old both keys sign; with --old-roster the
+    authority's signed rosters vouch for both.
+    """
+    from services.clock import utc_now
+    from services.ledger.parties import stamp
+    from services.ledger.rotation import new_keys, old_key, rotate_ledger
+
+    fresh = new_keys(directory)
+    known = old_key(fresh, folder=old, roster_file=old_roster)
+    written = [rotate_ledger(path, fresh, known, time_utc=stamp(utc_now())) for path in ledgers]
+    show(
+        {"rotated": [str(path) for path, is_new in zip(ledgers, written, strict=True) if is_new]},
+        "\n".join(
+            f"{path}: {'goes on with the new key' if is_new else 'had the new key already'}"
+            for path, is_new in zip(ledgers, written, strict=True)
+        ),
+        as_json=as_json,
+    )
 
 
 @app.command(epilog="Example: secagg ledger report run-0f3a….jsonl --output report.html")
@@ -118,18 +168,3 @@ def _facts(ledger: Path) -> "Facts":
     except OSError as error:
         raise StorageError(f"{ledger}: cannot be read: {error.strerror}") from error
     return read_facts(read_lines(data))
-
-
-def _keys(path: Path) -> dict[str, bytes]:
-    data = json.loads(path.read_bytes())
-    if not isinstance(data, dict):
-        raise ValueError("keys: expected a JSON object of names and keys")  # noqa: TRY004 (caught with other unreadable input)
-    return {str(name): bytes.fromhex(key) for name, key in data.items()}
-
-
-def _roster_keys(directory: Path | None) -> dict[str, bytes]:
-    from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
-    from services.ledger.parties import public_keys
-
-    assert directory is not None  # one of the two options is given
-    return public_keys(load_roster(directory / ROSTER, load_trust(directory / TRUST)))

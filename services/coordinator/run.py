@@ -8,10 +8,12 @@ operator and the silos. Every wait has a bound.
 import asyncio
 import shutil
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dp.errors import PrivacyError
 from fl.errors import NoRoomError, VariateLostError
 from fl.plan import TrainingPlan
 from fl.ports import NamedTensors
@@ -127,7 +129,7 @@ class RunDriver:
             await self._rounds()
         except BudgetSpentError as error:
             await self._end(RunState.BUDGET_EXHAUSTED, str(error))
-        except LedgerUnsignedError as error:
+        except (LedgerUnsignedError, PrivacyError) as error:
             if self._stop_reason is None:
                 await self._end(RunState.FAILED, str(error))
             else:
@@ -269,7 +271,8 @@ class RunDriver:
         """
         self._changes = self.store.changes(self.run)
         if self.ledger is not None:
-            self.cohorts.least_n_c = self.ledger.committed_n_c()
+            with suppress(PrivacyError):  # `drive` meets it again, and ends the run with its words
+                self.cohorts.least_n_c = self.ledger.committed_n_c()
         following = None if self.training is None else self.training.next()
         self.cohorts.accused |= accused(self.cases)
         for driver in self.attempts.restore(self.standing.record.round, self._expected):

@@ -12,6 +12,7 @@ from pathlib import Path
 from dp.audit import AuditFigure
 from dp.canonical import Json, decimal
 from dp.entries import Kind
+from dp.keyring import current_key
 from dp.ledger import Ledger
 from secagg.keys import IdentityKey
 from services.errors import CredentialError, InvalidRequestError
@@ -64,9 +65,8 @@ def record_audit(path: Path, key: IdentityKey, facts: RehearsalFacts, *, time_ut
     )
     if committed is None:
         raise InvalidRequestError(f"{path}: it holds no commitment to the plan that was rehearsed")
-    first = ledger.entries[0].body
-    writer, keys = str(first.get("writer")), first.get("keys")
-    if not isinstance(keys, Mapping) or keys.get(writer) != key.public.hex():
+    writer = str(ledger.entries[0].body.get("writer"))
+    if current_key(ledger.entries, writer) != key.public:
         raise CredentialError(f"{path}: expected the key of its writer, {writer!r}")
     for method, figure in facts.figures.items():
         body: dict[str, Json] = {

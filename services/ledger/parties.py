@@ -1,22 +1,41 @@
 """Who writes and signs ledgers, under which names and keys, and when."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from secagg.keys import IdentityKey
 from secagg.roster import Roster
+from services.enrollment.roster_file import HISTORY, ROSTER, TRUST, load_roster, load_trust
+from services.errors import CredentialError
+from services.files import write_atomic
+from services.security.credentials import load_identity
 
 # The coordinator's name in ledgers; silos have their own.
 COORDINATOR: Final = "coordinator"
+# Beside the keys: public ones that this party had before (`secagg ledger rotate`).
+_FORMER: Final = "former-keys.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A `dp.entries.Signer` with a party's identity key."""
+    """A `dp.entries.Signer` with a party's identity key.
+
+    Attributes:
+        former: public keys that it had before; what they signed was its own.
+    """
 
     name: str
     key: IdentityKey
+    former: frozenset[bytes] = frozenset()
+
+    @property
+    def public_keys(self) -> frozenset[bytes]:
+        """The present public key, and those that this party had before."""
+        return self.former | {self.key.public}
 
     def __repr__(self) -> str:
         """Never show a key."""
@@ -31,6 +50,50 @@ def public_keys(roster: Roster) -> dict[str, bytes]:
     """Raw Ed25519 keys by name: what a ledger is verified with."""
     keys = {seat.silo.name: seat.identity_key for seat in roster.seats}
     return {**keys, COORDINATOR: roster.coordinator_key}
+
+
+def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, set[bytes]]:
+    """All keys by name that signed rosters list or have listed: for ledgers of any age.
+
+    Args:
+        directory: with the trust file and the newest roster; a coordinator's has all versions.
+        former: older signed rosters.
+
+    Raises:
+        CredentialError: one is missing, or the federation's roots did not sign it.
+    """
+    trust = load_trust(directory / TRUST)
+    older = [*sorted((directory / HISTORY).glob("roster-*.json")), *former]
+    found: dict[str, set[bytes]] = {}
+    for path in (directory / ROSTER, *older):
+        for name, key in public_keys(load_roster(path, trust)).items():
+            found.setdefault(name, set()).add(key)
+    return found
+
+
+def load_party(directory: Path, name: str) -> Party:
+    """A party with the keys of its folder.
+
+    Raises:
+        CredentialError: the key cannot be read.
+    """
+    return Party(name, load_identity(directory), _former(directory))
+
+
+def note_former(directory: Path, key: bytes) -> None:
+    """Note a former public key beside the present keys."""
+    keys = sorted(one.hex() for one in {*_former(directory), key})
+    write_atomic(directory / _FORMER, json.dumps(keys, indent=2).encode() + b"\n")
+
+
+def _former(directory: Path) -> frozenset[bytes]:
+    path = directory / _FORMER
+    try:
+        return frozenset(bytes.fromhex(one) for one in json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return frozenset()
+    except (TypeError, ValueError) as error:
+        raise CredentialError(f"{path}: expected a list of public keys in hex") from error
 
 
 def stamp(now: datetime) -> str:

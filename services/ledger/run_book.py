@@ -16,7 +16,9 @@ from dp.budget import Budget
 from dp.charges import Charge, ChargeState, Proof, Quorum, Release, StatementChecker
 from dp.commitments import genesis_body, plan_commit_body
 from dp.entries import Entry, Kind, Signature, check_signatures
+from dp.errors import LedgerIntegrityError
 from dp.filters import Filter, FilterKind
+from dp.keyring import current_key
 from dp.ledger import Ledger, LedgerKind
 from dp.plan import Noise, PrivacyPlan, event_of
 from dp.renyi import ORDERS
@@ -75,6 +77,14 @@ class RunBook:
         """
         self.store = FileLedgerStore(ledger_path(folder, run))
         self.ledger = Ledger(self.store)
+        if (
+            self.ledger.entries
+            and current_key(self.ledger.entries, writer.name) != writer.key.public
+        ):
+            raise LedgerIntegrityError(
+                len(self.ledger.entries),
+                "the run's ledger was written with another identity key; `secagg ledger rotate`",
+            )
         self._run = run
         self._writer = writer
         self._plan = plan

@@ -19,6 +19,7 @@ from dp.charges import ChargeBook
 from dp.commitments import genesis_body
 from dp.entries import Entry, Kind, check_signatures
 from dp.errors import LedgerConflictError, PlanError, PrivacyError
+from dp.keyring import current_key
 from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
 from services.config import DataSetBudget
@@ -73,7 +74,12 @@ class DataSet:
         self._others = _other_data_sets(path, self.party.name)
         self.ledger = Ledger(FileLedgerStore(path))
         if self.ledger.entries:
-            self.ledger.verify({self.party.name: self.party.key.public})
+            if current_key(self.ledger.entries, self.party.name) != self.party.key.public:
+                raise PlanError(
+                    f"{path.name} was written with another identity key of this silo; "
+                    "`secagg ledger rotate` lets the present one go on"
+                )
+            self.ledger.verify({self.party.name: self.party.public_keys})
         else:
             self._begin()
         self.budget = Budget(self.ledger, self.party)
@@ -141,8 +147,7 @@ class DataSet:
         own = tuple(one for one in committed.sigs if one.signer == self.party.name)
         if not own:
             return False
-        key = {self.party.name: self.party.key.public}
-        check_signatures(replace(committed, sigs=own), key)
+        check_signatures(replace(committed, sigs=own), {self.party.name: self.party.public_keys})
         silos, threshold = committed.body.get("silos"), committed.body.get("threshold")
         listed = set(silos) if isinstance(silos, list | tuple) else set()
         signers = {one.signer for one in release.sigs} & listed

@@ -16,7 +16,7 @@ from services.config import SiloConfig
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError
 from services.files import make_private_dir
-from services.ledger.parties import Party
+from services.ledger.parties import load_party
 from services.observe.exposition import exposed
 from services.observe.logs import Logger, get_logger
 from services.security.credentials import load_credentials, load_identity
@@ -97,7 +97,7 @@ async def join(
         ledgers = SiloLedgers(
             budget_settings=config.privacy,
             folder=config.storage / LEDGERS,
-            party=Party(name, identity),
+            party=load_party(config.directory, name),
             roster=lambda: greeting.roster,
             now=utc_now,
             log=log,

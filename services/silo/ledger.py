@@ -5,7 +5,7 @@ coordinator's ledger says, and the data set's ledger never leaves the silo. The 
 by line with the roster's keys. What the silo signs is what it has charged itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +26,7 @@ from dp.errors import (
     PlanError,
     PrivacyError,
 )
+from dp.keyring import keys_of
 from dp.ledger import (
     Ledger,
     SignedHead,
@@ -247,15 +248,20 @@ class SiloLedgers:
             data_set.recover(ledger)
 
     def _check(self, known: Sequence[Entry], fresh: Sequence[Entry], notice: LedgerNotice) -> None:
-        keys = public_keys(self.roster())
         entries = [*known, *fresh]
         for before, entry in pairwise(entries):
             if (entry.seq, entry.prev_hash) != (before.seq + 1, before.entry_hash):
                 raise LedgerIntegrityError(entry.seq, "it does not follow from the entry before")
+        known_keys: dict[str, bytes | Collection[bytes]] = {
+            **public_keys(self.roster()),
+            self.party.name: self.party.public_keys,
+        }
         if fresh:
-            verify_entries([entries[0], *(one for one in fresh if one.seq)], keys)
+            changes = [one for one in known[1:] if one.kind is Kind.KEY_ROTATE]
+            new = [one for one in fresh if one.seq]
+            verify_entries([entries[0], *changes, *new], known_keys)
         heads = [SignedHead.from_bytes(head) for head in notice.heads]
-        check_heads(entries, {name: {key} for name, key in keys.items()}, heads)
+        check_heads(entries, {name: keys_of(key) for name, key in known_keys.items()}, heads)
 
     def _sign(self, notice: LedgerNotice, ledger: Ledger) -> tuple[str, bytes]:
         """Sign the draft, if it says what this silo can vouch for; its hash and the signature.

@@ -20,8 +20,8 @@ from secagg.ids import RunId
 from services.clock import utc_now
 from services.config import SiloConfig
 from services.errors import ConfigError
-from services.ledger.parties import Party, stamp
-from services.security.credentials import load_credentials, load_identity
+from services.ledger.parties import load_party, stamp
+from services.security.credentials import load_credentials
 from services.security.identity import Role
 from services.silo.data_set import DataSet
 from services.silo.ledger import LEDGERS
@@ -60,7 +60,7 @@ def asked_silo(config: SiloConfig, query: StatisticsQuery) -> AskedSilo:
             data_set = DataSet(
                 settings=config.privacy,
                 copies=config.storage / LEDGERS,
-                party=Party(identity.name, load_identity(config.directory)),
+                party=load_party(config.directory, identity.name),
                 stamp=lambda: stamp(utc_now()),
             )
         except PrivacyError as error:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dp.entries import GENESIS_HASH, MAX_LINE_BYTES, Entry, Kind, Signature, check_signatures
 from dp.errors import EquivocationError, LedgerConflictError, LedgerIntegrityError, PlanError
+from dp.keyring import accepted_message
 from dp.ledger import (
     Ed25519Signer,
     Head,
@@ -276,12 +277,17 @@ class TestSignatures:
         with pytest.raises(LedgerIntegrityError, match="key is unknown"):
             ledger.verify({})
 
-    def test_keys_rotate_by_the_old_one(self) -> None:
-        """After it only the new key counts."""
+    def test_keys_rotate_by_both(self) -> None:
+        """After it only the new key counts; tests/dp/test_keyring.py has the rest."""
         fresh = Ed25519Signer(name="coordinator", key=Ed25519PrivateKey.generate())
-        body = {"name": "coordinator", "key": fresh.public_key.hex()}
         for signer, good in ((fresh, True), (WRITER, False)):
             ledger, _ = run_ledger()
+            old, new = WRITER.public_key, fresh.public_key
+            message = accepted_message(ledger.head().entry_hash, "coordinator", old, new)
+            body = {
+                "name": "coordinator", "old": old.hex(), "key": new.hex(),
+                "accepted": fresh.sign(message).hex(),
+            }  # fmt: skip
             add(ledger, Kind.KEY_ROTATE, body)
             entry = ledger.draft(Kind.CORRECTION, {}, time_utc=NOW)
             ledger.append(entry.signed_by(signer))

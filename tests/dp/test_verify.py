@@ -424,10 +424,10 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     ),
     "key taken over": (
         lambda steps: steps.insert(1, {
-            "kind": "KEY_ROTATE", "body": {"name": "silo-a", "key": "00" * 32}, "run_id": "",
-            "signers": ["coordinator"],
+            "kind": "KEY_ROTATE", "run_id": "", "signers": ["coordinator"],
+            "body": {"name": "silo-a", "old": KEYS["silo-a"].hex(), "key": "00" * 32},
         }),
-        "old key",
+        "lacks the signature of 'silo-a'",
     ),
     "no writer": (set_at(0, "writer", value=None), "lacks signatures"),
     "no kind": (set_at(0, "ledger", value="x"), "no known kind"),
@@ -575,10 +575,16 @@ class TestReader:
         """A silo's statement of before is checked against its key of then."""
         steps = copy.deepcopy(STEPS)
         fresh = Ed25519PrivateKey.from_private_bytes(b"9" * 32)
-        body = {"name": "silo-a", "key": fresh.public_key().public_bytes_raw().hex()}
+        body = {
+            "name": "silo-a", "old": KEYS["silo-a"].hex(),
+            "key": fresh.public_key().public_bytes_raw().hex(),
+        }  # fmt: skip
+        before = json.loads(chained(steps)[CLOSE - 2])["entry_hash"]
+        told = {**body, "prev_hash": before}
+        text = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
         rotate = {
             "kind": "KEY_ROTATE",
-            "body": body,
+            "body": {**body, "accepted": fresh.sign(b"SA1/ledger-rotation\0" + text).hex()},
             "run_id": "",
             "signers": ["coordinator", "silo-a"],
         }

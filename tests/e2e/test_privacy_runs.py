@@ -13,9 +13,14 @@ from dp.events import GaussianEvent
 from dp.filters import Filter, FilterKind
 from dp.verify import verify_ledger
 from secagg.ids import RunId
+from secagg.rng import SystemRng
 from services.cli.operator import run_client
+from services.clock import utc_now
 from services.demo.federation import Child, LocalFederation
+from services.enrollment import authority
+from services.enrollment.request import enroll
 from services.ledger.run_book import ledger_path
+from services.security.identity import Role
 from services.wire.calls import RunState, RunStatus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
@@ -219,6 +224,37 @@ def test_a_run_without_a_plan_is_refused_where_there_is_a_budget(world: World) -
     assert once.wait(timeout_s=PATIENCE_S) == 1
     assert once.wait_for("run-ended", run=run)["state"] == "failed"
     world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
+
+
+def test_a_silo_with_new_keys_goes_on_with_what_the_old_ones_spent(world: World) -> None:
+    """As docs/operations.md has it: revoked, enrolled anew, its ledger rotated by the command."""
+    federation, name = world.federation, "silo-2"
+    own = world.ledgers(name) / "data-set-toy-2.jsonl"
+    for silo in ("silo-1", name):
+        world.silos[silo].end()
+    before = own.read_bytes()
+    charged = before.count(b'"ROUND_INTENT"')
+    home, keys = federation.home / "authority", federation.home / name / "keys"
+    old = keys.rename(federation.home / name / "old")
+    authority.revoke(home, name)
+    request = enroll(keys, name=name, role=Role.SILO, rng=SystemRng())
+    issued = authority.issue(home, request, role=Role.SILO, now=utc_now(), organization=name)
+    authority.install(issued.bundle, keys)
+    authority.install(home / "issued/coordinator", federation.home / "coordinator/keys")
+    rotate = ("ledger", "rotate", str(own), "--directory", str(keys))
+    assert "goes on with the new key" in world.secagg(*rotate, "--old", str(old), expect=0)
+    for silo in ("silo-1", name):
+        world.start(silo).wait_for("connected", timeout_s=PATIENCE_S)
+    run = world.run(rounds=1, expect=0)
+    after = own.read_bytes()
+    assert after.startswith(before)
+    assert after.count(b'"ROUND_INTENT"') == charged + 1
+    checked = world.secagg("ledger", "verify", str(own), "-d", str(keys), expect=0)
+    assert "0 charges open" in checked
+    former = ("--former", str(old / "roster.json"))
+    for path in world.ledgers("coordinator").glob("run-*[0-9a-f].jsonl"):
+        world.secagg("ledger", "verify", str(path), "-d", str(keys), *former, expect=0)
+    assert ledger_path(world.ledgers(name), RunId.parse(run)).exists()
 
 
 RECORDS = """
