@@ -188,11 +188,13 @@ def _check_weights(plan: "PrivacyPlan") -> None:
             "weights hidden need the unit silo: n_k changes with one patient; use uniform or "
             "declared"
         )
-    if plan.max_weight != 1.0 and (plan.weights is Weights.UNIFORM or plan.mode in _UNWEIGHTED):
+    if plan.weights is not Weights.UNIFORM and plan.mode in _UNWEIGHTED:
         raise PlanError(
-            f"max_weight = {plan.max_weight!r}: expected 1 with uniform weights, and in the modes "
-            "fedsgd and patient, where no unit is weighted: make the largest class 1"
+            f"weights {plan.weights} multiply nothing in mode {plan.mode}, where each unit counts "
+            "the same whichever silo has it; use uniform"
         )
+    if plan.max_weight != 1.0 and plan.weights is Weights.UNIFORM:
+        raise PlanError(f"max_weight = {plan.max_weight!r}: expected 1 with uniform weights")
     if plan.strict and plan.unit is Unit.SILO:
         raise PlanError("strict rounds each unit by itself, which the unit silo does anyway")
 

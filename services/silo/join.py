@@ -98,6 +98,7 @@ async def join(
             budget_settings=config.privacy,
             folder=config.storage / LEDGERS,
             party=load_party(config.directory, name),
+            policy=config.policy.silo_policy(),
             roster=lambda: greeting.roster,
             now=utc_now,
             log=log,

@@ -43,6 +43,7 @@ from secagg.effects import Aggregate
 from secagg.errors import BadSignatureError
 from secagg.ids import RunId
 from secagg.parameters import GRAPH_COMPLETE, RoundParameters, threshold
+from secagg.policy import SiloPolicy
 from secagg.roster import Roster
 from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice
@@ -70,6 +71,7 @@ class SiloLedgers:
         roster: in force; its keys are what ledgers are checked with.
         now: the wall clock.
         log: this silo's own; figures of its budget go nowhere else.
+        policy: how many silos may collude, which a plan has to count with.
     """
 
     budget_settings: DataSetBudget | None
@@ -78,6 +80,7 @@ class SiloLedgers:
     roster: Callable[[], Roster]
     now: Callable[[], datetime]
     log: Logger
+    policy: SiloPolicy = field(default_factory=SiloPolicy)
     _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
@@ -293,8 +296,9 @@ class SiloLedgers:
         if not isinstance(silos, list | tuple) or self.party.name not in silos:
             raise PlanError("PLAN_COMMIT: expected this silo among those that sign it")
         least, floor, n_c = (entry.body.get(name) for name in ("threshold", "floor", "n_c"))
-        if not (isinstance(n_c, int) and n_c >= plan.n_c):
-            raise PlanError(f"PLAN_COMMIT: expected an n_c of {plan.n_c} at least, got {n_c}")
+        may_collude = max(plan.n_c, self.policy.colluding(self.roster()))
+        if not (isinstance(n_c, int) and n_c >= may_collude):
+            raise PlanError(f"PLAN_COMMIT: expected an n_c of {may_collude} at least, got {n_c}")
         if not (isinstance(floor, int) and floor >= plan.n_c + plan.h_dp):
             raise PlanError(f"PLAN_COMMIT: expected a floor of {plan.n_c + plan.h_dp}, got {floor}")
         wanted = threshold(floor, n_c)

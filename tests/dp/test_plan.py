@@ -185,6 +185,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SILO, {"h_dp": 8}, "no round could succeed"),
     # Weights.
     (FEDSGD, {"weights": Weights.HIDDEN}, "one patient"),
+    (FEDSGD, {"weights": Weights.DECLARED}, "multiply nothing in mode fedsgd"),
+    (PATIENT, {"weights": Weights.DECLARED}, "multiply nothing in mode patient"),
+    (SILO, {"max_weight": 0.5}, "expected 1 with uniform"),
     (SILO, {"strict": True}, "anyway"),
     # Two integers round by more than one.
     (

@@ -118,16 +118,16 @@ def silo(folder: Path, seat: int = 1, budget: DataSetBudget | None = None) -> Si
 class Coordinator:
     """The run's ledger with everybody's signatures, without a network."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plan: PrivacyPlan = PLAN) -> None:
         self.parameters = round_parameters()
         self.names = [seat.silo.name for seat in ROSTER.seats]
         self.terms = {"n_c": 1, "threshold": 3, "floor": 3}
         self.book = RunBook(
-            folder, self.parameters.run, Party(COORDINATOR, FEDERATION.coordinator), PLAN
+            folder, self.parameters.run, Party(COORDINATOR, FEDERATION.coordinator), plan
         )
         self.book.begin(
             keys=public_keys(ROSTER),
-            account=run_account(PLAN, "a run"),
+            account=run_account(plan, "a run"),
             software={},
             policy="",
             time_utc=NOW,
@@ -544,6 +544,32 @@ class TestTermsOfAnAttempt:
         mine.check_round(
             replace(asked, n_c=2) if name == "n_c" else replace(asked, n_min=4), TRAINING
         )
+
+    @pytest.mark.parametrize(
+        ("terms", "signs"),
+        [((1, 3, 3), True), ((0, 2, 3), False), ((0, 2, 2), False), ((1, 2, 3), False),
+         ((1, 5, 5), False), ((3, 5, 5), True)],
+    )  # fmt: skip
+    def test_where_the_plan_names_no_colluders_the_silo_s_policy_does(
+        self, tmp_path: Path, terms: tuple[int, int, int], signs: bool
+    ) -> None:
+        """central: neither a threshold that colluders reach nor one that no round asks for."""
+        plan = replace(PLAN, mode=Mode.CENTRAL, n_c=0, h_dp=0, padding=0)
+        training = replace(TRAINING, privacy=as_settings(plan))
+        coordinator, mine = Coordinator(tmp_path / "run", plan), silo(tmp_path / "silo")
+        coordinator.terms = dict(zip(("n_c", "threshold", "floor"), terms, strict=True))
+        answer = mine.receive(coordinator.notice(draft=coordinator.draft_plan()))
+        assert bool(answer.signature) is signs, answer.reason
+        if not signs:
+            assert "PLAN_COMMIT" in answer.reason
+            return
+        coordinator.commit(mine)
+        coordinator.charge(1, 0, mine)
+        if terms == (3, 5, 5):  # more signatures than the round's own threshold: no such round
+            with pytest.raises(LedgerRefusedError, match="the plan was signed with n_c = 3"):
+                mine.check_round(round_parameters(), training)
+            return
+        mine.check_round(round_parameters(), training)
 
     def test_a_silo_that_has_not_signed_the_plan_takes_no_part(self, tmp_path: Path) -> None:
         """Else its vector would be in a sum that the quorum does not know of."""
