@@ -218,8 +218,11 @@ class TrainingPlan:
 
     @property
     def highest_round(self) -> int:
-        """The highest number that a round can have: a refresh may skip a failed round's, too."""
-        return self.last_round + 2 * self.max_refreshes
+        """The highest number that a round can have.
+
+        A refresh may skip a failed round's, too, and each bad dealer costs the run one.
+        """
+        return self.last_round + 2 * self.max_refreshes + self.max_silos
 
     def kind_of(self, number: int) -> RoundKind:
         """Return what round `number` sums; refresh rounds count as training (fl.pipeline)."""

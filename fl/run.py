@@ -405,17 +405,33 @@ class TrainingRun:
             self._number += 1
         return report
 
-    def fail(self, reason: str, *, may_retry: bool = True) -> RoundFailure:
+    def fail(self, reason: str, *, may_retry: bool = True, is_proven: bool = False) -> RoundFailure:
         """Note that the current attempt gave no sum; retry, or end the run.
 
         Args:
             reason: for people.
             may_retry: whether the protocol allows another attempt (`ServerRound.may_retry`).
+            is_proven: whether it was lost to a dealer that is proven to lie and that no later
+                attempt invites. Then the next round trains on the same state, over the same silos
+                without that one; the lost round's number is not used again (protocol.md 2.5 v).
         """
         self._require_running()
         failures = self._attempt - self._skipped + 1
         retried = may_retry and failures < self._max_attempts
+        if is_proven and not may_retry and self._may_skip:
+            lost = RoundFailure(
+                number=self._number, attempt=self._attempt, reason=reason, retried=True
+            )
+            self._number += 1
+            self._attempt = self._skipped = 0
+            return lost
         return self._failed(reason, retried=retried)
+
+    @property
+    def _may_skip(self) -> bool:
+        """Whether the next number sums the same kind, and one is left."""
+        trains = self.plan.kind_of(self._number) is RoundKind.TRAINING
+        return trains and self._number < self.plan.highest_round
 
     def skip_to(self, attempt: int) -> None:
         """Go on with this attempt of the current round, after a restart of the coordinator.

@@ -15,7 +15,7 @@ from secagg.roster import Roster
 
 # An honest silo that was restored from an older copy may contradict itself, and a bad revealer has
 # dealt well. Only dealing badly is what no honest silo does, whatever happens to it (spec 3.4).
-_OF_DEALERS: Final = frozenset({EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR})
+OF_DEALERS: Final = frozenset({EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR})
 
 
 def may_lift(case: Evidence, *, kind: str, model_hash: bytes, roster: Roster) -> bool:
@@ -30,7 +30,7 @@ def may_lift(case: Evidence, *, kind: str, model_hash: bytes, roster: Roster) ->
         roster: of its ctx.
     """
     about = (case.parameters.kind, case.model_hash, case.parameters.roster_digest)
-    return case.kind in _OF_DEALERS and about == (kind, model_hash, roster.digest())
+    return case.kind in OF_DEALERS and about == (kind, model_hash, roster.digest())
 
 
 def proven_liars(

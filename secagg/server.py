@@ -239,7 +239,7 @@ class ServerRound:
         others do no harm (SA1 spec 2.5 v, 3.4).
         """
         room = MAX_RECORD_BYTES // 2 - sum(len(case.encode()) for case in self._cases)
-        for case in cases:
+        for case in (one for one in cases if one not in self._cases):
             room -= len(case.encode())
             if room >= 0 and len(self._cases) < messages.MAX_CASES:
                 self._cases.append(case)

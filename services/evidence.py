@@ -13,6 +13,8 @@ from typing import Final
 from secagg.errors import ParameterError, RemoteProtocolError
 from secagg.evidence import Evidence
 from secagg.ids import RunId
+from secagg.lifting import OF_DEALERS
+from secagg.roster import Roster
 from services.errors import CorruptError
 from services.files import make_private_dir, write_secret
 from services.observe.logs import Logger
@@ -47,6 +49,23 @@ def accused(folder: Path, run: RunId | None = None) -> dict[int, str]:
     """
     cases = map(load_evidence, sorted(folder.glob(f"{run.hex if run else ''}*{SUFFIX}")))
     return {case.accused: case.kind.value for case in cases}
+
+
+def dealers(folder: Path, roster: Roster, log: Logger) -> tuple[Evidence, ...]:
+    """The cases against dealers under this roster, which silos may have to see again.
+
+    A damaged file is logged and passed over.
+    """
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            case = load_evidence(path)
+        except CorruptError as error:
+            log.error("evidence-damaged", reason=str(error))  # noqa: TRY400 - the message says it all
+            continue
+        if case.kind in OF_DEALERS and case.parameters.roster_digest == roster.digest():
+            found.append(case)
+    return tuple(found)
 
 
 def load_evidence(path: Path) -> Evidence:

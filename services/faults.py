@@ -26,11 +26,11 @@ WATCHERS: Final[list[Callable[[str, int], None]]] = []
 _WHEN: Final = ("log.before", "log.after", "coordinator.after")
 _TOLD: Final = (
     *("opened", "state", "advertise", "share", "masked", "survivors", "unmask", "abandon"),
-    *("message", "lost", "expired", "stopped", "result"),
+    *("message", "lost", "expired", "stopped", "result", "case"),
 )
 _SAID: Final = (
     *("opened", "submitted", "late", "signed", "unmasked", "abandoned", "dead", "left-out"),
-    *("closed", "refused"),
+    *("closed", "refused", "lifted"),
 )
 POINTS: Final = frozenset(
     {

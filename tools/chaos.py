@@ -105,6 +105,8 @@ RARE = {
     "dead",
     "out",
     "refused",
+    "case",
+    "lifted",
 }
 
 

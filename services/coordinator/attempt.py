@@ -23,6 +23,7 @@ from secagg.effects import (
     ServerEffect,
 )
 from secagg.errors import ContradictionError
+from secagg.evidence import Evidence
 from secagg.ids import AttemptId
 from secagg.intake import masked_name
 from secagg.messages import (
@@ -123,6 +124,7 @@ class AttemptDriver:
         unwilling: those of them that refused the round itself, not only failed to train.
         release: settles the privacy ledger with the survivors before the sum is opened.
         noise: of a sum that the coordinator noises before it tells or keeps it.
+        cases: evidence from earlier rounds for silos to see; set before `run` (SA1 spec 2.5 v).
         is_shown: whether silos may recompute the sum now.
     """
 
@@ -136,6 +138,7 @@ class AttemptDriver:
     log: Logger
     release: Callable[[tuple[int, ...]], Awaitable[None]] | None = None
     noise: Noising | None = None
+    cases: tuple[Evidence, ...] = ()
     outcome: Outcome | None = None
     phase: Phase = Phase.ADVERTISE
     completed: dict[int, Phase] = field(default_factory=dict)
@@ -233,6 +236,9 @@ class AttemptDriver:
         if self.outcome is None and not self._has_state:
             self._has_state, now = True, monotonic()
             async with self._lock:
+                for case in self.cases:
+                    entry = Entry(event=Event.CASE, now=now, body=case.encode())
+                    await self._step(partial(self.server.show, [case]), entry)
                 await self._step(
                     lambda: self.server.set_state(now), Entry(event=Event.STATE, now=now)
                 )
@@ -324,6 +330,8 @@ class AttemptDriver:
                 return self.server.expire(entry.now)
             case Event.STOPPED:
                 return self.server.stop(entry.body.decode())
+            case Event.CASE:
+                return self.server.show([Evidence.decode(entry.body)])
             case Event.RESULT:
                 return []  # `run` opens the sum again, and gets the same
             case _:

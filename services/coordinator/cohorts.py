@@ -16,6 +16,7 @@ from fl.privacy import document_of, privacy_of
 from fl.run import RoundPreview, RoundRequest
 from secagg.blame import Suspect
 from secagg.ids import RunId
+from secagg.messages import Complaint
 from secagg.parameters import RoundParameters
 from secagg.policy import SiloPolicy
 from secagg.roster import Roster, Seat
@@ -39,6 +40,7 @@ class Cohorts:
         least_n_c: what the run's privacy plan was committed with; n_c never shrinks below it, or
             fewer promises than were committed to would leave an attempt open.
         doubted: silos that are left out of this run as one end of a complaint, and why.
+        complaints: those that count, in the order in which they came.
     """
 
     run: RunId
@@ -50,6 +52,7 @@ class Cohorts:
     least_n_c: int = 0
     accused: dict[int, str] = field(default_factory=dict)
     doubted: dict[int, str] = field(default_factory=dict)
+    complaints: list[Complaint] = field(default_factory=list)
 
     @property
     def seats(self) -> tuple[int, ...]:
@@ -105,6 +108,7 @@ class Cohorts:
                 if not {accuser, dealer} & self.left_out.keys():
                     why = f"{self.names(accuser)} says that {self.names(dealer)}'s shares are bad"
                     self.doubted |= dict.fromkeys((accuser, dealer), f"left out of this run: {why}")
+                    self.complaints.append(one.complaint)
         return {seat: why for seat, why in self.left_out.items() if seat not in before}
 
     def names(self, *seats: int) -> str:

@@ -37,6 +37,7 @@ class Event(StrEnum):
     EXPIRED = "expired"
     STOPPED = "stopped"
     RESULT = "result"
+    CASE = "case"
 
 
 _EVENTS: Final = tuple(Event)
@@ -49,7 +50,8 @@ class Entry:
     Attributes:
         now: the time it was told, seconds of that process's monotonic clock.
         seat: whose message, or who was lost.
-        body: the opening, the message, the reason of a stop, or the result that was published.
+        body: the opening, the message, the reason of a stop, the result that was published (empty
+            if the sum could not be opened), or the case against a silo.
     """
 
     event: Event
@@ -116,7 +118,7 @@ class Logbook:
     def result(self) -> Result | None:
         """What an earlier process published, if it did."""
         for entry in self.found:
-            if entry.event is Event.RESULT:
+            if entry.event is Event.RESULT and entry.body:
                 message = decode_message(entry.body)
                 assert isinstance(message, Result)  # nothing else is written
                 return message

@@ -27,7 +27,8 @@ from fl.run import (
 )
 from fl.run import RunStatus as TrainingStatus
 from fl.state import decode_state, ranges_of
-from secagg.effects import Aborted, Aggregate, Finished
+from secagg.blame import suspects
+from secagg.effects import Aborted, AbortReason, Aggregate, Finished
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
 from secagg.parameters import RoundParameters
@@ -37,11 +38,12 @@ from services.config import Deadlines
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.attempts import Attempts
 from services.coordinator.cohorts import Cohorts, under
+from services.coordinator.complaints import keep_complaints, load_complaints
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.standing import Standing
 from services.errors import NotNowError, StorageError
-from services.evidence import accused, keep_evidence
+from services.evidence import accused, dealers, keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes
 from services.storage.blobs import FileVectorStore
@@ -84,7 +86,7 @@ class RunDriver:
         initial_model: the tensors to start from.
         features: how many numeric features the task has, for a plan that standardizes.
         min_silos: connected silos to wait for before the first round.
-        directory: holds the attempts' vectors.
+        directory: holds the attempts' vectors and the complaints that count.
         cases: where evidence against silos is kept.
         free_bytes: that a round leaves free on the disk.
         ledger: of a run with a privacy plan.
@@ -274,6 +276,8 @@ class RunDriver:
             with suppress(PrivacyError):  # `drive` meets it again, and ends the run with its words
                 self.cohorts.least_n_c = self.ledger.committed_n_c()
         following = None if self.training is None else self.training.next()
+        for complaint in load_complaints(self.directory):
+            self.cohorts.suspect(suspects([], [complaint]))
         self.cohorts.accused |= accused(self.cases)
         for driver in self.attempts.restore(self.standing.record.round, self._expected):
             self._abandons = driver.logbook.opening.message.abandons
@@ -379,6 +383,7 @@ class RunDriver:
     ) -> None:
         """Give an attempt its state and see it through, opening the next round beside it."""
         await asyncio.to_thread(_put_state, driver.store, request.state)
+        driver.cases = await asyncio.to_thread(dealers, self.cases, self.hub.roster, self.log)
         self._current = driver
         running = asyncio.create_task(driver.run())
         try:
@@ -415,12 +420,15 @@ class RunDriver:
             driver: of the attempt that is over, whose complaint counts from now on. A proof may
                 come later than that: the sum did not need the liar's share.
         """
+        before = len(self.cohorts.complaints)
         servers = [one.server for one in self.attempts.live.values()]
-        suspects = [one for server in servers for one in server.suspects if one.is_proven]
+        found = [one for server in servers for one in server.suspects if one.is_proven]
         if driver is not None:
-            suspects += driver.server.suspects
-        for seat, why in self.cohorts.suspect(suspects).items():
+            found += driver.server.suspects
+        for seat, why in self.cohorts.suspect(found).items():
             self.log.error("suspect", silo=self.cohorts.names(seat), reason=why)
+        if len(self.cohorts.complaints) > before:
+            await asyncio.to_thread(keep_complaints, self.directory, self.cohorts.complaints)
         cases = [case for server in servers for case in server.evidence]
         if cases:
             await asyncio.to_thread(keep_evidence, self.cases, cases, self.log)
@@ -523,18 +531,25 @@ class RunDriver:
             f"; {self.cohorts.names(seat)} says {why}" for seat, why in driver.refusals.items()
         )
         driver.log.error("aborted", reason=reason)
-        # Another attempt needs promises; a run that was stopped wants none, but perhaps a charge
-        # back, and a silo that can promise does so at once.
-        if self._stop_reason is None:
+        # Another attempt needs promises, but a round whose shares are open and bad gets none.
+        # A run that was stopped wants no attempt, but perhaps a charge back, and a silo that can
+        # promise does so at once.
+        is_lost = outcome.reason is AbortReason.BAD_DEALER
+        if self._stop_reason is None and not is_lost:
             await driver.gather_abandons(self.deadlines.survivors_s)
-        elif self.ledger is not None:
+        elif self.ledger is not None and not is_lost:
             await driver.gather_abandons(min(self.deadlines.survivors_s, _PROMISES_S))
         self._abandons += driver.server.abandons
         if self.ledger is not None:
             await self.ledger.fail(driver.parameters, lambda: driver.server.abandons, reason)
         if self._stop_reason is None:
-            training.fail(reason, may_retry=driver.server.may_retry)
+            may_retry = driver.server.may_retry
+            failure = training.fail(reason, may_retry=may_retry, is_proven=is_lost)
             self.standing.explain(reason)
+            if failure.retried and not may_retry:  # a new process must not open that round again
+                self.standing.record = await asyncio.to_thread(
+                    self.store.begin, self.run, self.cohorts.enrolled, training.snapshot()
+                )
 
     async def _unless_stopped(self, waiting: Coroutine[None, None, None]) -> None:
         """Wait, but not when the run is stopped; only for what may be canceled anywhere."""

@@ -48,6 +48,32 @@ def opening(self, dealer):
 SiloRound._opening = opening
 main()
 """
+# Deals other shares of its self mask than it commits to.
+DEALER = """
+from dataclasses import replace
+
+from secagg.holdings import Holdings
+from secagg.silo import SiloRound
+from services.cli.main import main
+
+honest_keys, honest_deal = SiloRound._on_keys, Holdings.deal
+liars = []
+
+
+def on_keys(self, message):
+    if self.parameters.round > 1:
+        liars.append(self._holdings)
+    return honest_keys(self, message)
+
+
+def deal(self, place, rng):
+    share = honest_deal(self, place, rng)
+    return replace(share, commitment_b=bytes(32)) if self in liars else share
+
+
+SiloRound._on_keys, Holdings.deal = on_keys, deal
+main()
+"""
 # Says that shares are bad which are not: always those of the lowest seat that is not its own.
 ACCUSER = """
 from secagg.errors import BadShareError
@@ -82,11 +108,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
     """A coordinator and five honest silos."""
     home = tmp_path_factory.mktemp("federation")
     (home / "revealer_of_a_test.py").write_text(REVEALER, encoding="utf-8")
+    (home / "dealer_of_a_test.py").write_text(DEALER, encoding="utf-8")
     (home / "accuser_of_a_test.py").write_text(ACCUSER, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join([str(home), *filter(None, sys.path)]))
         with LocalFederation(home=home, silos=SILOS, deadlines={"registration_s": 5.0}) as made:
-            made.start_coordinator(wait=False)
+            made.start_coordinator(wait=False, fault="store.after-commit@2=kill")
             for name in SILOS[:-1]:
                 start(made, name)
             yield made
@@ -97,6 +124,11 @@ def start(federation: LocalFederation, name: str, *, module: str = "services.cli
     number = SILOS.index(name) + 1
     task = ['task = "fl.testing:toy_task"', "[settings]", f"silo = {number}"]
     federation.start_silo(name, task, module=module).wait_for("connected")
+
+
+def end(federation: LocalFederation, name: str) -> None:
+    """End a silo's process."""
+    [child for child in federation.children if child.name == name][-1].end()
 
 
 def secagg(*arguments: str, expect: int) -> str:
@@ -111,9 +143,19 @@ def run(
     federation: LocalFederation, rate: float, *, rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Start a run and follow it to its good end; returns its last status with all rounds."""
+    return follow(federation, begin(federation, rate, rounds=rounds))
+
+
+def begin(federation: LocalFederation, rate: float, *, rounds: int) -> str:
+    """Start a run."""
     path, operator = federation.home / "run.toml", str(federation.operator_file)
     path.write_text(RUN.format(learning_rate=rate, rounds=rounds), encoding="utf-8")
-    name = secagg("run", "start", "-c", str(path), "--operator", operator, expect=0).strip()
+    return secagg("run", "start", "-c", str(path), "--operator", operator, expect=0).strip()
+
+
+def follow(federation: LocalFederation, name: str) -> dict[str, list[dict[str, Any]]]:
+    """Watch a run to its good end."""
+    operator = str(federation.operator_file)
     secagg("run", "watch", name, "--operator", operator, expect=0)
     status: dict[str, list[dict[str, Any]]] = json.loads(
         secagg("run", "show", name, "--operator", operator, "--json", expect=0)
@@ -122,18 +164,30 @@ def run(
 
 
 def test_a_false_accuser_is_left_out_with_its_victim(federation: LocalFederation) -> None:
-    """It costs the run one honest silo and itself. A complaint is no proof: no evidence is kept."""
+    """It costs the run one honest silo and itself. A complaint is no proof: no evidence is kept.
+
+    The coordinator is killed after the second round; the next process has not forgotten them.
+    """
+    first = federation.children[0]
     start(federation, "silo-6", module="accuser_of_a_test")
-    rounds = run(federation, 0.1, rounds=3)["rounds"]
+    name = begin(federation, 0.1, rounds=4)
+    assert first.wait(timeout_s=60) == -9
+    second = federation.start_coordinator(wait=False)
+    second.wait_for("listening")
+    rounds = follow(federation, name)["rounds"]
     all_six = [1, 2, 3, 4, 5, 6]
-    assert [one["survivors"] for one in rounds] == [all_six, [2, 3, 4, 5], [2, 3, 4, 5]]
-    assert [one["attempts"] for one in rounds] == [1, 2, 1]
+    assert [one["survivors"] for one in rounds][:2] == [all_six, [2, 3, 4, 5]]
+    for one in rounds[2:]:  # who is back in time
+        assert set(one["survivors"]) <= {2, 3, 4, 5}
+    assert [one["attempts"] for one in rounds][:2] == [1, 2]
+    told = [[line["event"] for line in child.lines()].count("suspect") for child in (first, second)]
+    assert told == [2, 0], "the second process finds nobody new"
     assert not (federation.storage("coordinator") / "evidence").exists()
 
 
 def test_a_bad_revealer_is_left_out_from_then_on(federation: LocalFederation) -> None:
     """The sum is whole without its share; it is proven, so that no later round lets it in."""
-    federation.children[-1].end()
+    end(federation, "silo-6")
     start(federation, "silo-6", module="revealer_of_a_test")
     status = run(federation, 0.2, rounds=5)
     # Its share is not needed, so it may come, and the proof with it, when the next round has begun.
@@ -149,3 +203,16 @@ def test_a_bad_revealer_is_left_out_from_then_on(federation: LocalFederation) ->
         "transcript", "verify", str(case), "--roster", roster, "--trust", trust, expect=0
     )
     assert "proven: silo-6: it opened another share of silo-1" in verdict
+
+
+def test_the_run_goes_on_without_a_bad_dealer(federation: LocalFederation) -> None:
+    """Its round is lost after Unmask; the next one sums the same state without it, on its proof."""
+    end(federation, "silo-5")
+    start(federation, "silo-5", module="dealer_of_a_test")
+    rounds = run(federation, 0.3, rounds=4)["rounds"]
+    assert [(one["round"], one["survivors"]) for one in rounds] == [
+        (1, [1, 2, 3, 4, 5]),
+        (3, [1, 2, 3, 4]),
+        (4, [1, 2, 3, 4]),
+        (5, [1, 2, 3, 4]),
+    ]

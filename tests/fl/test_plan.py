@@ -157,7 +157,7 @@ def test_numbers_of_rounds() -> None:
         RoundKind.TRAINING,
     ]
     assert [plan.value_bits_of(n) for n in (2, 3, 4)] == [24, 16, 16]
-    assert (plan.last_round, plan.highest_round) == (4, 20)
-    for number in (0, 21):
+    assert (plan.last_round, plan.highest_round) == (4, 30)
+    for number in (0, 31):
         with pytest.raises(PlanError, match="round number"):
             plan.kind_of(number)

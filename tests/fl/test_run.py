@@ -8,7 +8,7 @@ import pytest
 
 from fl.errors import RunStateError
 from fl.pipeline import Decoded
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.plan import LocalPlan, RoundKind, TaskPlan, TrainingPlan
 from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, RunStatus, TrainingRun
 from secagg.canonical import peek_label
 from secagg.effects import Aggregate
@@ -115,6 +115,35 @@ def test_no_retry_where_the_protocol_allows_none() -> None:
     run = new_run()
     assert not run.fail("lost", may_retry=False).retried
     assert run.status is RunStatus.FAILED
+
+
+def test_a_round_that_was_lost_to_a_proven_dealer_is_made_again_under_the_next_number() -> None:
+    """Its own number is not used again, for its silos have opened shares in it (2.5 i)."""
+    run = new_run()
+    before = request(run)
+    run.skip_to(2)
+    failure = run.fail("a bad dealer", may_retry=False, is_proven=True)
+    assert (failure.number, failure.attempt, failure.retried) == (1, 2, True)
+    again = TrainingRun.restore(run.snapshot(), NAMES).next()
+    assert isinstance(again, RoundRequest)
+    assert (again.number, again.attempt, again.state) == (2, 0, before.state)
+    assert request(run) == again
+
+
+def test_a_lost_statistics_round_ends_the_run() -> None:
+    """The next number is a training round's, whose features would stay as they are."""
+    run = new_run(standardize=True)
+    assert request(run).kind is RoundKind.STATISTICS
+    assert not run.fail("a bad dealer", may_retry=False, is_proven=True).retried
+
+
+def test_no_more_rounds_are_skipped_than_the_plan_has_numbers() -> None:
+    """Each bad dealer costs one, and the run has no more silos than that."""
+    run = new_run(max_refreshes=0)
+    numbers = [request(run).number]
+    while run.fail("a bad dealer", may_retry=False, is_proven=True).retried:
+        numbers.append(request(run).number)
+    assert numbers == list(range(1, run.plan.last_round + run.plan.max_silos + 1))
 
 
 def test_a_good_round_after_a_failure_starts_counting_anew() -> None:

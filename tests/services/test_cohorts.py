@@ -80,6 +80,7 @@ def test_one_liar_costs_one_honest_silo(cohorts: Cohorts) -> None:
     cohorts.suspect([*quarrel(5, 1), *quarrel(5, 3)])
     cohorts.suspect(quarrel(5, 4))
     assert present(cohorts) == [3, 4]
+    assert [(one.seat, one.dealer) for one in cohorts.complaints] == [(5, 1)]
     cohorts.suspect(quarrel(3, 1))  # about one that is out already
     assert present(cohorts) == [3, 4]
     cohorts.suspect(quarrel(3, 4))

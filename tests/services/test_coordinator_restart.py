@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from secagg.effects import Finished, Send, TrainingWanted
+from secagg.evidence import Evidence, EvidenceKind
 from secagg.journal import SiloHistory
 from secagg.messages import (
     MASKED,
@@ -252,6 +253,40 @@ def test_a_sum_that_was_being_fetched_is_there_again_after_a_restart(tmp_path: P
         return chunk.count
 
     assert asyncio.run(go()) > 0
+
+
+def test_cases_are_told_once_before_the_state(tmp_path: Path) -> None:
+    """From the logbook to the next process, so that it chooses the same survivors."""
+    case = Evidence(
+        kind=EvidenceKind.BAD_DEALER, accused=3, parameters=PARAMETERS, statements=(b"a share",)
+    )
+    silos = [new_silo(seat) for seat in SEATS]
+    events: list[Event] = []
+    while Event.CASE not in events:
+        dying = Coordinator(tmp_path, place=len(events), is_after=True)
+        dying.driver.cases = (case,)
+        with pytest.raises(KilledError):
+            asyncio.run(dying.live(silos))
+        events = [entry.event for entry in entries(tmp_path)]
+    assert Event.STATE not in events
+    again = Coordinator(tmp_path)
+    again.driver.cases = (case,)
+    asyncio.run(again.live(silos))
+    assert again.driver.server._cases == [case]
+    events = [entry.event for entry in entries(tmp_path)]
+    assert events.count(Event.CASE) == 2  # told by both processes, heard once
+    assert [silo.sum for silo in silos] == [[6] * 10] * 3
+
+
+def test_a_sum_that_could_not_be_opened_is_no_result(tmp_path: Path) -> None:
+    """Its entry is there, and holds no message."""
+    silos = [new_silo(seat) for seat in SEATS]
+    with pytest.raises(KilledError):
+        asyncio.run(Coordinator(tmp_path, place=0, is_after=True).live(silos))
+    logbook = Logbook(tmp_path)
+    logbook.add(Entry(event=Event.RESULT, now=1.0), Event.RESULT.value)
+    logbook.close()
+    assert Logbook(tmp_path).result is None
 
 
 def test_another_process_of_a_silo_is_not_waited_for(tmp_path: Path) -> None:

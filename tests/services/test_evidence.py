@@ -16,7 +16,7 @@ from secagg.testing import make_federation, make_parameters
 from services.cli.main import app
 from services.enrollment.roster_file import Trust, save_signed, save_trust
 from services.errors import CorruptError
-from services.evidence import COORDINATOR, SUFFIX, accused, keep_evidence, load_evidence
+from services.evidence import COORDINATOR, SUFFIX, accused, dealers, keep_evidence, load_evidence
 from services.observe.logs import get_logger
 
 FEDERATION = make_federation(4)
@@ -143,3 +143,17 @@ def test_the_verdict_as_json(name: str, *, proven: bool, files: Path) -> None:
     assert (facts["kind"], facts["run"], facts["round"]) == ("equivocation", PARAMETERS.run.hex, 1)
     assert ("finding" in facts) == proven
     assert ("reason" in facts) != proven
+
+
+def test_cases_against_dealers_under_the_roster_in_force(tmp_path: Path) -> None:
+    """Of either kind; others, those under another roster and damaged files are passed over."""
+    about = [
+        replace(case(), kind=kind, accused=2)
+        for kind in (EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR, EvidenceKind.BAD_REVEALER)
+    ]
+    old = replace(about[0], parameters=replace(PARAMETERS, roster_digest=bytes(32)))
+    assert dealers(tmp_path, FEDERATION.roster, LOG) == ()
+    keep_evidence(tmp_path, [*about, old], LOG)
+    (tmp_path / f"damaged{SUFFIX}").write_bytes(b"rubbish")
+    found = dealers(tmp_path, FEDERATION.roster, LOG)
+    assert sorted(found, key=lambda one: one.kind) == about[:2]
