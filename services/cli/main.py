@@ -3,6 +3,7 @@
 import os
 import sys
 from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
@@ -28,9 +29,30 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # help speaks of [tables] of TOML, which markup would swallow
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Secure aggregation for cross-silo federated learning: nobody sees anything but the sum.",
     epilog="Start with: secagg demo",
 )
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from services.release import software_version
+
+        typer.echo(f"secagg {software_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the release and exit."
+        ),
+    ] = False,
+) -> None:
+    """Secure aggregation for cross-silo federated learning: nobody sees anything but the sum."""
+
+
 app.add_typer(authority.app, name="authority")
 app.add_typer(silo.app, name="silo")
 app.add_typer(coordinator.app, name="coordinator")

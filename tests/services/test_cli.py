@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,12 @@ def test_help_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.endswith("[]\n")
+
+
+def test_the_release_is_named() -> None:
+    """As whoever reports a fault is asked for it."""
+    done = secagg("--version")
+    assert (done.returncode, done.stdout) == (0, f"secagg {version('secagg')}\n")
 
 
 @pytest.mark.parametrize("command", LEAVES, ids=" ".join)
