@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fl.errors import LearningError
+from fl.csvfile import CsvFile
+from fl.errors import LearningError, SchemaError
 from fl.privacy import document_of, privacy_of
 from fl.training.tabular import TabularTask
 from secagg.errors import PolicyRefusedError, SecAggError
@@ -62,7 +63,23 @@ def check_silo(config: SiloConfig, run: Path | None) -> list[Finding]:
     if run is not None:
         looks.append(("run", lambda: _run(config, run)))
         looks.append(("data", lambda: _data(config, run)))
+    elif config.data is not None:
+        file = config.data.file
+        looks.append(("data", lambda: _file(file)))
     return [_look(what, look) for what, look in looks]
+
+
+def read_table(file: Path) -> CsvFile:
+    """Read a silo's file, whatever its columns mean.
+
+    Raises:
+        DataError, SchemaError: see CsvFile.read; or its form is not a table's.
+    """
+    table = CsvFile.read(file)
+    if table.problems:
+        listed = "\n".join(f"  - {problem}" for problem in table.problems)
+        raise SchemaError(f"{file} is no table:\n{listed}")
+    return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +256,12 @@ def _run(config: SiloConfig, run: Path) -> str:
     if (h_dp := privacy.h_dp if privacy else 0) < policy.h_dp:
         raise PolicyRefusedError(f"policy rule h_dp: expected at least {policy.h_dp}, got {h_dp}")
     return "its settings break no rule of the policy that can be told before a round"
+
+
+def _file(file: Path) -> str:
+    table = read_table(file)
+    fits = f"a table with columns {', '.join(table.header)}; --run holds it against a run's schema"
+    return "\n  ".join([fits, *table.blanks()])
 
 
 def _data(config: SiloConfig, run: Path) -> str:

@@ -5,8 +5,6 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from fl.csvfile import CsvFile
-from fl.errors import SchemaError
 from secagg.errors import RosterError
 from secagg.ids import SiloId
 from secagg.journal import SiloHistory, decode_line
@@ -21,7 +19,7 @@ from services.observe.exposition import exposed
 from services.observe.logs import Logger, get_logger
 from services.security.credentials import load_credentials, load_identity
 from services.security.identity import Role
-from services.silo.check import budget_status
+from services.silo.check import budget_status, read_table
 from services.silo.greeting import Greeting
 from services.silo.learner import Learner
 from services.silo.ledger import LEDGERS, SiloLedgers
@@ -147,13 +145,9 @@ def _look_at(file: Path, log: Logger) -> None:
     """Read the silo's table before any run asks for it, and say which cells have no value.
 
     Raises:
-        DataError, SchemaError: see CsvFile.read; or its rows do not have the header's cells.
+        DataError, SchemaError: see read_table.
     """
-    table = CsvFile.read(file)
-    if table.problems:
-        listed = "\n".join(f"  - {problem}" for problem in table.problems)
-        raise SchemaError(f"{file} is no table:\n{listed}")
-    for note in table.blanks():
+    for note in read_table(file).blanks():
         log.warning("cells-blank", note=f"{note}; a run's schema fills them or refuses the file")
 
 

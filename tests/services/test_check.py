@@ -94,14 +94,16 @@ ROWS = "age,bmi,sick\n50,20,no\n ,21,yes\nnan,22,no\n60,,yes\n"
 FEATURES = '[task]\nfeatures = [{{ name = "age"{} }}, {{ name = "bmi", missing = "zero" }}]\n'
 
 
-def _data(federation: LocalFederation, age: str) -> Finding:
-    """What is found in a file with cells that have no value."""
-    (federation.root / "rows.csv").write_text(ROWS, "utf-8")
+def _data(federation: LocalFederation, age: str | None, rows: str = ROWS) -> Finding:
+    """What is found in a file with cells that have no value; None for no run's schema."""
+    (federation.root / "rows.csv").write_text(rows, "utf-8")
     text = (
         'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n'
         'data = { file = "rows.csv" }\n'
     )
     config = parse_config(text.encode(), SiloConfig, source="silo.toml", base=federation.root)
+    if age is None:
+        return {one.what: one for one in check_silo(config, None)}["data"]
     run = federation.root / "run.toml"
     run.write_text(
         '[run]\nname = "toy"\nrounds = 1\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
@@ -129,3 +131,12 @@ def test_cells_that_are_filled_are_named(federation: LocalFederation) -> None:
     assert found.is_fine
     assert "column 'age': 2 cells (line 3, 4) missing, taken as the mean of" in found.finding
     assert "column 'bmi': 1 cell (line 5) missing, taken as 0" in found.finding
+
+
+def test_a_file_is_looked_at_without_a_run(federation: LocalFederation) -> None:
+    """Its form, and what it lacks; a schema comes with a run."""
+    found = _data(federation, None)
+    assert found.is_fine
+    assert "columns age, bmi, sick" in found.finding
+    assert "column 'bmi': 1 cell (line 5) without a value" in found.finding
+    assert "line 3: expected 2 cells" in _data(federation, None, "a,b\n1,2\n3\n").finding
