@@ -7,13 +7,12 @@ import numpy as np
 from fl.participant import RunParticipant
 from fl.plan import TrainingPlan
 from fl.ports import LocalTask
-from fl.run import RoundReport as TrainingReport
-from fl.run import RoundRequest, TrainingRun
-from fl.state import decode_state
+from fl.rounds import RoundReport as TrainingReport
+from fl.rounds import RoundRequest
+from fl.run import TrainingRun
 from fl.testing import DictMemory
 from secagg.effects import Aggregate
 from secagg.ids import RunId
-from secagg.messages import MAX_STATE_BYTES
 from secagg.parameters import RoundParameters
 from secagg.rng import SystemRng
 from secagg.testing import make_federation, make_parameters
@@ -81,7 +80,7 @@ def replayed_model(
         assert isinstance(made, TrainingReport), made
         for seat in report.survivors:
             silos[seat].settle(aggregate, request.state)
-    return released_bytes(plan, decode_state(training.state, MAX_STATE_BYTES))
+    return released_bytes(plan, training.state)
 
 
 def _memory(federation: LocalFederation, name: str, run: RunId) -> DictMemory:

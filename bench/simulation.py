@@ -12,7 +12,8 @@ import numpy as np
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reproduce.arraytask import ArrayTask
 from fl.reproduce.images import TWO_LAYERS
-from fl.run import RoundFailure, RoundReport, TrainingRun
+from fl.rounds import RoundFailure, RoundReport
+from fl.run import TrainingRun
 from fl.seeding import generator
 from fl.simulation import simulate
 

@@ -10,6 +10,7 @@
     ├── NoRoomError            a silo's disk has no room for a round
     ├── VariateLostError       a silo's control variate is not the one the run counts on
     ├── LeftRunError           a silo has left the run in good order
+    ├── QueryRefusedError      a silo's settings do not allow a statistics query
     ├── RunStateError          a run was asked for something that its state does not allow
     ├── LedgerRefusedError     a run's privacy ledger is not in order, or fits no data set's
     └── BudgetExhaustedError   a data set's privacy budget does not allow another release
@@ -57,6 +58,10 @@ class VariateLostError(LearningError):
 
 class LeftRunError(LearningError):
     """A silo has left the run in good order, and is not admitted to it again."""
+
+
+class QueryRefusedError(LearningError):
+    """A silo's settings do not allow a statistics query, or not without noise."""
 
 
 class RunStateError(LearningError):

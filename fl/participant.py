@@ -40,11 +40,11 @@ from fl.privacy import (
     check_size,
     clipped_integers,
     decoded_sum,
-    document_of,
     noise_share,
     privacy_of,
     unit_metrics,
 )
+from fl.rounds import require_round
 from fl.state import (
     LAST_ROUND,
     PREPROCESS,
@@ -60,7 +60,7 @@ from fl.update import TensorLayout, check_signature, signature, summed
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, model_hash
-from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
+from secagg.parameters import RoundParameters, VectorSpec
 from secagg.rng import Rng
 
 # What does not depend on the silo's data may show; whatever else fails under a privacy plan ends as
@@ -103,7 +103,6 @@ class RunParticipant:
         noise: Callable[[], NoiseSource] = NoiseStream,
     ) -> None:
         self._plan = plan
-        self._digest = plan.digest()
         self._algorithm = algorithm_of(plan)
         self._run = run
         self._seat = seat
@@ -144,8 +143,6 @@ class RunParticipant:
         Raises:
             SpecMismatchError: says which field differs.
         """
-        if plan_document != self._plan.document() or parameters.training_plan != self._digest:
-            raise SpecMismatchError("the round names another training plan than the run began with")
         number = parameters.round
         if not 1 <= number <= self._plan.highest_round:
             raise SpecMismatchError(
@@ -155,30 +152,14 @@ class RunParticipant:
         if number > self._plan.first_training_round and self._algorithm.traits(number).has_variate:
             renewed = refresh_spec(self._plan, self._layout.size)
             spec = renewed if parameters.spec == renewed else spec
-        expected = (
-            ("run", self._run, parameters.run),
-            ("kind", self._plan.kind_of(number), parameters.kind),
-            ("n_max", self._plan.max_silos, parameters.n_max),
-            ("vector", _shown(spec), _shown(parameters.spec)),
-            ("coefficients", COMMON_COEFFICIENTS, parameters.coefficients),
-            (
-                "privacy plan",
-                document_of(self._plan).decode(),
-                parameters.dp.decode(errors="replace"),
-            ),
-            ("h_dp", self._privacy.h_dp if self._privacy else 0, parameters.h_dp),
+        require_round(
+            parameters,
+            plan_document,
+            plan=self._plan,
+            run=self._run,
+            kind=self._plan.kind_of(number),
+            spec=spec,
         )
-        for field, mine, theirs in expected:
-            if mine != theirs:
-                raise SpecMismatchError(
-                    f"round {number}: {field}: the plan and this silo's task give {mine}, "
-                    f"the coordinator asks {theirs}"
-                )
-        if self._privacy is not None and parameters.n_c < self._privacy.n_c:
-            raise SpecMismatchError(
-                f"round {number}: the privacy plan counts on n_c of at least {self._privacy.n_c}, "
-                f"the coordinator asks {parameters.n_c}"
-            )
 
     def required_state(self, number: int) -> bytes | None:
         """Return the model hash that round `number` must have, None if this silo cannot know.
@@ -440,11 +421,3 @@ class RunParticipant:
 
     def _is_kept(self, number: int, released: Decoded, survivors: tuple[int, ...]) -> bool:
         return self._seat in survivors and self._keeps(number, released.bulk)
-
-
-def _shown(spec: VectorSpec) -> str:
-    """Return all that tells two specs apart, for people: name, length, bits, bound."""
-    return ", ".join(
-        f"{s.name}[{s.length}] {s.kind} {s.value_bits}/{s.ring_bits} bits, at most {s.bound}"
-        for s in spec.segments
-    )

@@ -116,12 +116,21 @@ def _read(document: bytes) -> PrivacyPlan:
         raise PlanError(f"privacy plan: {error}") from error
 
 
-def document_of(plan: "TrainingPlan") -> bytes:
+class Planned(Protocol):
+    """A plan that may hold a privacy plan."""
+
+    @property
+    def privacy(self) -> Mapping[str, object]:
+        """Return the privacy plan's document, empty without one."""
+        ...
+
+
+def document_of(plan: Planned) -> bytes:
     """Return the privacy plan's canonical bytes, which ctx binds; empty without one."""
     return canonical_json(dict(plan.privacy)) if plan.privacy else b""  # type: ignore[arg-type] # JSON by fields.json_copy
 
 
-def privacy_of(plan: "TrainingPlan") -> PrivacyPlan | None:
+def privacy_of(plan: Planned) -> PrivacyPlan | None:
     """Return the run's privacy plan, None without one.
 
     Raises:
@@ -310,7 +319,7 @@ def noise_share(privacy: PrivacyPlan, source: NoiseSource) -> IntVector | None:
 
 
 def central_noise(
-    plan: "TrainingPlan", source: Callable[[], NoiseSource] = NoiseStream
+    plan: Planned, source: Callable[[], NoiseSource] = NoiseStream
 ) -> Callable[[Mapping[str, IntVector]], dict[str, IntVector]] | None:
     """Return what the coordinator does to an exact sum before anybody sees it; None elsewhere.
 

@@ -27,7 +27,7 @@ from dp.plan import (
     share_noise_std,
 )
 from dp.rng import NoiseSource
-from fl.errors import DataError, PlanError
+from fl.errors import DataError, PlanError, RunStateError
 from fl.ports import FloatVector
 from fl.privacy import grid_spec
 from fl.queries import (
@@ -98,6 +98,17 @@ def query_spec(plan: PrivacyPlan, silos: int) -> VectorSpec:
     return grid_spec(plan, STATISTICS, silos)
 
 
+def require_rows(table: Columns, plan: PrivacyPlan) -> None:
+    """Refuse a table with more rows than the plan's most.
+
+    Raises:
+        DataError: it has; the message does not say how many.
+    """
+    rows = len(next(iter(table.values())))
+    if rows > plan.max_units_per_silo:
+        raise DataError(f"this silo has more rows than the query's {plan.max_units_per_silo}")
+
+
 def noised_answer(
     query: StatisticsQuery, table: Columns, plan: PrivacyPlan, source: NoiseSource
 ) -> dict[str, IntVector]:
@@ -114,9 +125,7 @@ def noised_answer(
             message does not say how many.
     """
     query.require(table)
-    rows = len(next(iter(table.values())))
-    if rows > plan.max_units_per_silo:
-        raise DataError(f"this silo has more rows than the query's {plan.max_units_per_silo}")
+    require_rows(table, plan)
     parts = [_numeric(one, np.asarray(table[one.name], np.float64)) for one in query.numeric]
     parts += [_categorical(one, [str(v) for v in table[one.name]]) for one in query.categorical]
     total = np.concatenate(parts) / query_norm(query)
@@ -127,9 +136,16 @@ def noised_answer(
 def released(
     query: StatisticsQuery, total: Mapping[str, IntVector], plan: PrivacyPlan
 ) -> StatisticsResult:
-    """Return what a noised sum says; counts are rounded and never below zero."""
-    coordinates, _ = mechanisms.split_padding(total[STATISTICS], plan)
-    (sums,) = mechanisms.decode(coordinates, plan).segments.values()
+    """Return what a noised sum says; counts are rounded and never below zero.
+
+    Raises:
+        RunStateError: the sum is so large that the ring may have wrapped.
+    """
+    try:
+        coordinates, _ = mechanisms.split_padding(total[STATISTICS], plan)
+        (sums,) = mechanisms.decode(coordinates, plan).segments.values()
+    except PrivacyError as error:
+        raise RunStateError(f"statistics: {error}") from error
     pieces = np.split(sums * query_norm(query), np.cumsum(_lengths(query))[:-1])
     numeric = {
         one.name: _read(one, piece) for one, piece in zip(query.numeric, pieces, strict=False)

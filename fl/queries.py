@@ -12,13 +12,15 @@ once, over a fixed cohort, or under a privacy plan.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl import fields
-from fl.errors import DataError, PlanError
+from fl.csvfile import CsvFile
+from fl.errors import DataError, PlanError, SchemaError
 from fl.ports import FeatureMoments, FloatVector
 from fl.statistics import IntVector, Moments, moment_values, released_moments, statistics_segments
 from secagg.parameters import VectorSpec, meta
@@ -306,3 +308,38 @@ class StatisticsQuery:
 
 def _pieces(values: IntVector, lengths: Sequence[int]) -> list[NDArray[np.int64]]:
     return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def read_table(query: StatisticsQuery, path: Path) -> Columns:
+    """Return a silo's columns of a query from its CSV file; an empty cell is a missing value.
+
+    Raises:
+        SchemaError: lists every column and line that does not fit.
+        DataError: the file cannot be read.
+    """
+    file = CsvFile.read(path)
+    file.require([one.name for one in query.numeric])
+    file.require([one.name for one in query.categorical])
+    table: dict[str, FloatVector | list[str]] = {
+        one.name: file.cells(one.name) for one in query.categorical
+    }
+    for column in query.numeric:
+        cells = file.cells(column.name)
+        values = np.array([_number(cell) for cell in cells])
+        bad = np.flatnonzero(np.isinf(values))
+        file.report(column.name, bad.tolist(), "not a number")
+        table[column.name] = values
+    if file.problems:
+        raise SchemaError(f"{path} does not fit the query: {'; '.join(file.problems)}")
+    return table
+
+
+def _number(cell: str) -> float:
+    """Return a cell's number, NaN for an empty one and infinity for what is none."""
+    if not cell:
+        return float("nan")
+    try:
+        value = float(cell)
+    except ValueError:
+        return float("inf")
+    return value if np.isfinite(value) else float("inf")

@@ -41,7 +41,7 @@ from fl.ports import (
     Tensor,
 )
 from fl.privacy import UNIT_MODES, as_settings
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.simulation import simulate
 
 # A task of the unit modes: a silo whose units move the model by these vectors, shape (units, d).

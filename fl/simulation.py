@@ -20,13 +20,8 @@ from fl.pipeline import Decoded, IntVector
 from fl.plan import TrainingPlan
 from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
 from fl.privacy import central_noise, document_of, privacy_of
-from fl.run import (
-    RoundFailure,
-    RoundReport,
-    RoundRequest,
-    RunStatus,
-    TrainingRun,
-)
+from fl.rounds import RoundFailure, RoundReport, RoundRequest, RunStatus
+from fl.run import TrainingRun
 from fl.seeding import derive_seed
 from fl.state import decode_state, model_of
 from fl.testing import DictMemory

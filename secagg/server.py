@@ -534,7 +534,8 @@ class ServerRound:
             stale = [seat for seat in u3 if self._intake.masked[seat].prior]
             return self._abort(
                 AbortReason.REPEAT,
-                f"seats {stale} were in a sum over this state with other survivors",
+                f"seats {stale} were in a sum over this state with other survivors; ask the same "
+                "silos, or the difference would show one silo's input",
                 (),
             )
         self._intake.fix_survivors(tuple(self._intake.masked[seat].entry for seat in agreed))

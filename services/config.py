@@ -117,13 +117,15 @@ Digests = Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 class Policy(Settings):
     """What this silo insists on, whatever a coordinator asks; it can only tighten.
 
-    The keys are those of `secagg.policy.SiloPolicy`, which says what each is for.
+    The keys are those of `secagg.policy.SiloPolicy`, which says what each is for, and `statistics`.
 
     Attributes:
         n_c: colluding seats to be safe against; unset means a third of the roster.
         training_plans: digests of the only training plans to take part in, 64 hexadecimal digits
             each; unset means any plan whose task this silo serves.
         privacy_plans, first_states: likewise, of privacy plans and of states to start from.
+        statistics: which queries of `secagg stats` this silo answers: none, those with noise, or
+            exact ones, too. A data set with a budget is never summed without noise.
     """
 
     n_c: Annotated[int, Field(ge=0)] | None = None
@@ -146,6 +148,7 @@ class Policy(Settings):
     max_redundancy: Annotated[int, Field(ge=0)] = 0
     min_redundancy: Annotated[int, Field(ge=0)] = 0
     own_chunks: Annotated[int, Field(ge=0)] | None = None
+    statistics: Literal["refuse", "noised", "exact"] = "exact"
 
     def silo_policy(self) -> SiloPolicy:
         """Return the policy in the protocol's own terms.

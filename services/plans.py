@@ -1,5 +1,9 @@
-"""From a run's settings to its training plan: the document that every silo checks and pins."""
+"""From a run's settings to its plan: the document that every silo checks and pins."""
 
+import tomllib
+from pathlib import Path
+
+from dp.plan import Adjacency
 from fl.algorithms import algorithm_of
 from fl.compression import CompressionPlan
 from fl.errors import LearningError
@@ -7,12 +11,46 @@ from fl.models import TabularModel
 from fl.participation import ParticipationPlan
 from fl.plan import TABULAR, LocalPlan, TaskPlan, TrainingPlan, Weighting
 from fl.privacy import as_settings
+from fl.queries import CategoricalColumn, NumericColumn, StatisticsQuery
+from fl.query_plan import QueryKind, QueryPlan
 from fl.schedules import Curve, EarlyStop, Schedule
 from fl.work import Work, WorkPlan
 from services.errors import ConfigError
 from services.privacy import privacy_plan
+from services.query_config import Columns, QueryConfig
 from services.run_config import Algorithm, RunConfig, Task
 from services.run_config import Schedule as ScheduleTable
+from services.settings import parse_config
+
+
+def read_run(document: bytes, *, source: str) -> RunConfig | QueryConfig:
+    """Read a run's settings of either kind: what names columns is a statistics run.
+
+    Raises:
+        ConfigError: as `parse_config`.
+    """
+    try:
+        keys = tomllib.loads(document.decode()).keys()
+    except ValueError:
+        keys = {}.keys()  # `parse_config` says what is wrong
+    if keys & Columns.model_fields.keys():
+        return parse_config(document, QueryConfig, source=source, base=Path())
+    return parse_config(document, RunConfig, source=source, base=Path())
+
+
+def plan_of(config: RunConfig | QueryConfig, *, max_silos: int) -> TrainingPlan | QueryPlan:
+    """Return the plan of a run's settings of either kind.
+
+    Args:
+        config: as the operator wrote it.
+        max_silos: the most silos that can take part: the roster's.
+
+    Raises:
+        ConfigError: the settings break a rule that the plan knows.
+    """
+    if isinstance(config, RunConfig):
+        return build_plan(config, max_silos=max_silos)
+    return _query_plan(config, max_silos)
 
 
 def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
@@ -81,6 +119,44 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
     except LearningError as error:
         raise ConfigError(f"run {config.run.name}: {error}") from error
     return plan
+
+
+def build_query(columns: Columns) -> StatisticsQuery:
+    """Return the query of columns.toml.
+
+    Raises:
+        ConfigError: a column is not one.
+    """
+    try:
+        return StatisticsQuery(
+            numeric=tuple(NumericColumn(**one) for one in columns.numeric),  # type: ignore[arg-type] # checked in __post_init__
+            categorical=tuple(CategoricalColumn(**one) for one in columns.categorical),  # type: ignore[arg-type] # likewise
+        )
+    except (LearningError, TypeError) as error:
+        raise ConfigError(f"expected [[numeric]] and [[categorical]] tables: {error}") from error
+
+
+def _query_plan(config: QueryConfig, max_silos: int) -> QueryPlan:
+    query, noise = build_query(config), config.noise
+    try:
+        if noise is not None:
+            return QueryPlan.private(
+                query,
+                max_silos=max_silos,
+                silos=config.run.min_silos or max_silos,
+                z=noise.z,
+                delta=noise.delta,
+                most_rows=noise.most_rows,
+                adjacency=Adjacency(noise.adjacency),
+            )
+        return QueryPlan(
+            kind=QueryKind.ADVISE if config.advise else QueryKind.DESCRIBE,
+            query=query,
+            max_silos=max_silos,
+            target=config.advise.target if config.advise else "",
+        )
+    except LearningError as error:
+        raise ConfigError(f"run {config.run.name}: {error}") from error
 
 
 def warnings(config: RunConfig) -> list[str]:

@@ -1,20 +1,29 @@
-"""A run's newest state as the model file that operators and silos keep."""
+"""What a run has released: the file that the operator and every silo keep, the same bytes."""
 
-from pathlib import Path
+from typing import Final
 
-from fl.modelfile import ModelFile, encode_model, save_model
+from fl.modelfile import ModelFile, encode_model
 from fl.plan import TrainingPlan
-from fl.state import MODEL, PREPROCESS, State
+from fl.query_plan import QueryPlan, encode_result
+from fl.rounds import RunPlan
+from fl.state import MODEL, PREPROCESS, State, decode_state
+from secagg.messages import MAX_STATE_BYTES
+
+MODEL_FILE: Final = "model.safetensors"
+STATISTICS_FILE: Final = "statistics.json"
 
 
-def write_released(path: Path, plan: TrainingPlan, state: State) -> None:
-    """Write the state's model with all that is needed to use it; the same bytes everywhere."""
-    save_model(path, _model_of(plan, state))
+def released_name(plan: RunPlan) -> str:
+    """What the file is called."""
+    return STATISTICS_FILE if isinstance(plan, QueryPlan) else MODEL_FILE
 
 
-def released_bytes(plan: TrainingPlan, state: State) -> bytes:
-    """What `write_released` writes."""
-    return encode_model(_model_of(plan, state))
+def released_bytes(plan: RunPlan, state: bytes) -> bytes:
+    """The file of a run's newest state: its model, or the sums of a statistics run."""
+    if isinstance(plan, QueryPlan):
+        return encode_result(plan, state)
+    assert isinstance(plan, TrainingPlan)  # there are two kinds
+    return encode_model(_model_of(plan, decode_state(state, MAX_STATE_BYTES)))
 
 
 def _model_of(plan: TrainingPlan, state: State) -> ModelFile:

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from fl.errors import RunStateError
 from fl.plan import TrainingPlan
 from fl.ports import LocalTask, NamedTensors, Tensor
-from fl.run import RoundFailure, RoundReport, TrainingRun
+from fl.rounds import RoundFailure, RoundReport
+from fl.run import TrainingRun
 from fl.simulation import Dropouts, simulate
 
 

@@ -130,12 +130,16 @@ def load_run(config: Path) -> tuple[RunConfig, bytes]:
 
 
 async def fetch_model(operator: Path, run: str) -> bytes:
-    """The run's newest released model file."""
+    """The run's newest released file."""
     async with run_client(operator) as client:
-        found = await find_run(client, run)
-        while True:
-            first = await client.fetch_model(found, 0)
-            rest = [await client.fetch_model(found, index) for index in range(1, first.count)]
-            # A round may be committed in between; then the pieces are of two models.
-            if all(piece.vector == first.vector for piece in rest):
-                return b"".join(piece.data for piece in (first, *rest))
+        return await fetch_released(client, await find_run(client, run))
+
+
+async def fetch_released(client: RunClient, run: RunId) -> bytes:
+    """The run's newest released file: a model, or a statistics run's sums."""
+    while True:
+        first = await client.fetch_model(run, 0)
+        rest = [await client.fetch_model(run, index) for index in range(1, first.count)]
+        # A round may be committed in between; then the pieces are of two files.
+        if all(piece.vector == first.vector for piece in rest):
+            return b"".join(piece.data for piece in (first, *rest))

@@ -22,6 +22,7 @@ from services.cli.options import (
 
 if TYPE_CHECKING:
     from secagg.ids import RunId
+    from services.wire.calls import RunState
 
 app = typer.Typer(
     no_args_is_help=True, help="Start and follow runs, with an operator's certificate."
@@ -36,7 +37,7 @@ Silo = Annotated[str, typer.Argument(help="The silo's name in the roster.")]
 
 STOPPED_EXIT: Final = 10
 BUDGET_EXIT: Final = 11
-_OPERATOR: Final = Path("operator.toml")
+OPERATOR_FILE: Final = Path("operator.toml")
 _T = TypeVar("_T")
 
 
@@ -57,7 +58,7 @@ def install(directory: Directory, bundle: Bundle) -> None:
 @app.command(epilog="Example: secagg run start --config run.toml --watch")
 def start(
     config: Config,
-    operator: Operator = _OPERATOR,
+    operator: Operator = OPERATOR_FILE,
     watch_too: Annotated[bool, typer.Option("--watch", help="Stay and follow the run.")] = False,
     resume: Annotated[
         str | None,
@@ -85,14 +86,14 @@ def start(
 
 
 @app.command(epilog="Example: secagg run watch 0f3a… --operator operator.toml")
-def watch(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
+def watch(run: Run, operator: Operator = OPERATOR_FILE, as_json: AsJson = False) -> None:
     """Follow a run to its end. Exit code 0: finished, 1: failed, 10: stopped, 11: budget spent."""
     raise typer.Exit(_do(_watch(operator, run, as_json=as_json)))
 
 
 @app.command("list", epilog="Example: secagg run list --json")
-def list_runs(operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
-    """List all runs, the newest first."""
+def list_runs(operator: Operator = OPERATOR_FILE, as_json: AsJson = False) -> None:
+    """List all runs, the newest first: id, state, rounds, algorithm or kind of query, name."""
     from services.cli.operator import run_client
 
     async def fetch() -> list[dict[str, object]]:
@@ -101,14 +102,15 @@ def list_runs(operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
 
     runs = _do(fetch())
     lines = [
-        f"{one['run']}  {one['state']:<9} {one['rounds_done']}/{one['rounds_total']}  {one['name']}"
+        f"{one['run']}  {one['state']:<9} {one['rounds_done']}/{one['rounds_total']}  "
+        f"{one['algorithm']:<8}  {one['name']}"
         for one in runs
     ]
     show({"runs": runs}, "\n".join(lines) or "no runs yet", as_json=as_json)
 
 
 @app.command("show", epilog="Example: secagg run show 0f3a… --json")
-def show_run(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) -> None:
+def show_run(run: Run, operator: Operator = OPERATOR_FILE, as_json: AsJson = False) -> None:
     """Show a run with all its rounds and its settings."""
     from services.cli.display import round_line, state_line
     from services.cli.operator import find_run, run_client
@@ -129,7 +131,7 @@ def show_run(run: Run, operator: Operator = _OPERATOR, as_json: AsJson = False) 
 @app.command(epilog="Example: secagg run stop 0f3a… --reason 'wrong learning rate'")
 def stop(
     run: Run,
-    operator: Operator = _OPERATOR,
+    operator: Operator = OPERATOR_FILE,
     reason: Annotated[str, typer.Option("--reason", help="Why; all silos are told.")] = "",
 ) -> None:
     """End a run; the model of its last complete round stays."""
@@ -147,7 +149,7 @@ def stop(
 
 
 @app.command(epilog="Example: secagg run admit 0f3a… hospital-f")
-def admit(run: Run, silo: Silo, operator: Operator = _OPERATOR) -> None:
+def admit(run: Run, silo: Silo, operator: Operator = OPERATOR_FILE) -> None:
     """Let a silo of the roster join a run that goes on, from its next attempt."""
     typer.echo(_do(_change(operator, run, silo, "admit")))
 
@@ -156,7 +158,7 @@ def admit(run: Run, silo: Silo, operator: Operator = _OPERATOR) -> None:
 def dismiss(
     run: Run,
     silo: Silo,
-    operator: Operator = _OPERATOR,
+    operator: Operator = OPERATOR_FILE,
     lost: Annotated[
         bool,
         typer.Option(
@@ -172,7 +174,7 @@ def dismiss(
 def fetch(
     run: Run,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the model.")],
-    operator: Operator = _OPERATOR,
+    operator: Operator = OPERATOR_FILE,
 ) -> None:
     """Fetch a run's newest released model."""
     from services.cli.operator import fetch_model
@@ -212,7 +214,6 @@ async def _change(operator: Path, run: str, silo: str, change: str) -> str:
 async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
     from services.cli.display import RunDisplay, state_line
     from services.cli.operator import find_run, follow, run_client
-    from services.wire.calls import RunState
 
     last = None
     async with run_client(operator) as client:
@@ -227,12 +228,12 @@ async def _watch(operator: Path, run: str, *, as_json: bool) -> int:
     assert last is not None  # `follow` gives at least the final status
     if not as_json:
         typer.echo(state_line(last))
-    codes = {
-        RunState.FINISHED: 0,
-        RunState.STOPPED: STOPPED_EXIT,
-        RunState.BUDGET_EXHAUSTED: BUDGET_EXIT,
-    }
-    return codes.get(last.state, 1)
+    return exit_code(last.state)
+
+
+def exit_code(state: "RunState") -> int:
+    """What a command that followed a run to its end exits with."""
+    return {"finished": 0, "stopped": STOPPED_EXIT, "budget_exhausted": BUDGET_EXIT}.get(state, 1)
 
 
 def _do(work: Coroutine[object, object, _T]) -> _T:

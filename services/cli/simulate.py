@@ -39,7 +39,8 @@ def simulate(
     from rich.progress import Progress, TextColumn
 
     from fl.plan import TABULAR
-    from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+    from fl.rounds import RoundFailure, RoundReport, RunStatus
+    from fl.run import TrainingRun
     from fl.simulation import simulate as run_simulation
     from services.plans import build_plan
     from services.run_config import RunConfig

@@ -1,20 +1,25 @@
 """`secagg stats`: what silos' tables look like together, and which algorithm to start with."""
 
-import hashlib
-import tomllib
+import asyncio
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.options import AsJson, show
+from services.cli.run import OPERATOR_FILE, Operator, Run, exit_code
 
 if TYPE_CHECKING:
+    from fl.advisor import Advice, Circumstances
     from fl.queries import Columns, StatisticsQuery, StatisticsResult
+    from secagg.ids import RunId
+    from services.query_config import Advise
+    from services.wire.calls import RunStatus
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Secure statistics over silos' tables, in this process as `secagg simulate` does it.",
+    help="Secure statistics over silos' tables: a run of its own, with an operator's certificate.",
 )
 
 Query = Annotated[
@@ -23,24 +28,41 @@ Query = Annotated[
         "--query", "-q", help="The columns, TOML: [[numeric]] and [[categorical]] tables."
     ),
 ]
-Data = Annotated[list[Path], typer.Option("--data", help="One CSV file a silo, three at least.")]
-DataOrSilos = Annotated[
-    list[Path] | None, typer.Option("--data", help="One CSV file a silo, three at least.")
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        help="To try it out in this process instead: one CSV file a silo, three at least.",
+    ),
+]
+Called = Annotated[str, typer.Option("--name", help="Of the run, for people.")]
+MinSilos = Annotated[
+    int | None,
+    typer.Option(
+        "--min-silos",
+        min=3,
+        help="Connected silos to wait for; default is all of the roster. Silos refuse the same "
+        "query over other silos later on.",
+    ),
+]
+Redundancy = Annotated[
+    int, typer.Option("--redundancy", min=0, help="Silos that recompute each part of the sum.")
+]
+Resume = Annotated[
+    str | None,
+    typer.Option("--resume", help="Go on with this run, which failed or was stopped."),
 ]
 _QUARTILES = (0.25, 0.5, 0.75)
 
 
-@app.command(
-    epilog="Example: secagg stats describe -q columns.toml --data a.csv --data b.csv --data c.csv"
-)
+@app.command(epilog="Example: secagg stats describe -q columns.toml --operator operator.toml")
 def describe(
     query: Query,
-    data: DataOrSilos = None,
+    data: Data = None,
+    operator: Operator = OPERATOR_FILE,
     *,
-    silo: Annotated[
-        list[Path] | None,
-        typer.Option("--silo", help="Instead of --data: a silo's settings, silo.toml, each."),
-    ] = None,
+    name: Called = "describe",
+    min_silos: MinSilos = None,
     z: Annotated[
         float | None, typer.Option("--z", help="Noise multiplier: one charged, noised release.")
     ] = None,
@@ -51,89 +73,50 @@ def describe(
     most_rows: Annotated[
         int, typer.Option("--most-rows", min=1, help="With --z: the most rows of a silo, public.")
     ] = 10_000,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", help="With --z: epsilon of the run's own ledger, for retries."),
+    ] = None,
+    redundancy: Redundancy = 0,
+    resume: Resume = None,
     as_json: AsJson = False,
 ) -> None:
     """Print counts, means, variances, histograms and quartiles over all silos, from one sum.
 
     A [[numeric]] table has name, low, high and bins; a [[categorical]] one name and categories;
-    docs/algorithms.md has an example.
-    With --silo and --z the sum carries noise and every silo's data set is charged for it.
+    docs/algorithms.md has an example. With --z the sum carries noise, and every silo's data set is
+    charged for it; a data set with a budget answers nothing else. Exit codes are those of
+    `secagg run watch`.
     """
     from services.errors import ConfigError
 
-    asked = _query(query)
-    if (data is None) == (silo is None) or (z is not None and silo is None):
-        raise ConfigError("expected --data or --silo, one of them; --z goes with --silo")
+    if z is None and (adjacency or budget is not None):
+        raise ConfigError("--adjacency and --budget go with --z")
     if data is not None:
+        if z is not None or resume is not None:
+            raise ConfigError("--z and --resume go with a federation, not with --data")
         from fl.survey import ask
 
+        asked = _query(query)
         result = ask(asked, _tables(asked, data))
         show(_facts(result), _text(result), as_json=as_json)
         return
-    assert silo is not None  # one of the two, see above
-    wanted = None if z is None else _Noise(z, delta, adjacency, most_rows)
-    result, facts = _ask_silos(asked, silo, wanted)
-    words = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in facts.items()]
-    show(_facts(result) | facts, "\n".join([*words, _text(result)]), as_json=as_json)
-
-
-class _Noise(NamedTuple):
-    """What a private query says of its noise."""
-
-    z: float
-    delta: float
-    adjacency: str
-    most_rows: int
-
-
-def _ask_silos(
-    query: "StatisticsQuery", settings: list[Path], noise: _Noise | None
-) -> "tuple[StatisticsResult, dict[str, float]]":
-    """The answer of silos with settings of their own, and what it cost."""
-    from dp.plan import Adjacency
-    from dp.trust import plan_epsilon
-    from fl.private_queries import count_noise, query_plan
-    from fl.survey import ask, ask_privately
-    from secagg.ids import RunId
-    from secagg.rng import SystemRng
-    from services.config import SiloConfig
-    from services.errors import ConfigError
-    from services.settings import load_config
-    from services.silo.statistics import (
-        AskedQuery,
-        asked_silo,
-        charge_query,
-        require_no_budget,
-    )
-
-    silos = [asked_silo(load_config(path, SiloConfig), query) for path in settings]
-    tables = {one.name: one.table for one in silos}
-    if noise is None:
-        require_no_budget(silos)
-        return ask(query, tables), {}
-    if noise.adjacency not in set(Adjacency):
-        raise ConfigError(f"--adjacency: expected one of {', '.join(Adjacency)}")
-    plan = query_plan(
-        query,
-        silos=len(tables),
-        z=noise.z,
-        delta=noise.delta,
-        most_rows=noise.most_rows,
-        adjacency=Adjacency(noise.adjacency),
-    )
-    digest = hashlib.sha256(query.document()).hexdigest()
-    charge_query(silos, plan, AskedQuery(query_id=RunId(SystemRng().bytes(16)), digest=digest))
-    facts = {"epsilon": plan_epsilon(plan).eps, "std_of_a_count": count_noise(query, plan)}
-    return ask_privately(query, tables, plan), facts
+    noise: dict[str, object] = {}
+    if z is not None:
+        noise = {"z": z, "delta": delta, "adjacency": adjacency, "most_rows": most_rows}
+        noise |= {} if budget is None else {"budget": budget}
+    parts = {**_run_part(name, min_silos, redundancy), "noise": noise}
+    _answer(_document(query, parts), operator, resume, as_json=as_json)
 
 
 @app.command(
     epilog="Example: secagg stats advise -q columns.toml --target outcome --parameters 14 "
-    "--data a.csv --data b.csv --data c.csv"
+    "--operator operator.toml"
 )
 def advise(
     query: Query,
-    data: Data,
+    data: Data = None,
+    operator: Operator = OPERATOR_FILE,
     *,
     target: Annotated[str, typer.Option("--target", help="The label, a categorical column.")],
     parameters: Annotated[int, typer.Option("--parameters", min=1, help="Of the model.")],
@@ -144,49 +127,177 @@ def advise(
     unequal_work: Annotated[
         bool, typer.Option("--unequal-work", help="Silos cannot take equally many local steps.")
     ] = False,
+    name: Called = "advise",
+    min_silos: MinSilos = None,
+    redundancy: Redundancy = 0,
+    resume: Resume = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which algorithm to start with, and why."""
+    """Say which algorithm to start with, and why, from two exact sums."""
+    advise_part = {
+        "target": target,
+        "parameters": parameters,
+        "participation": float(participation),
+        "uplink": float(uplink),
+        "equal_work": not unequal_work,
+    }
+    if data is not None:
+        from fl.survey import advice
+        from services.query_config import Advise
+
+        asked = _query(query)
+        known = _circumstances(Advise.model_validate(advise_part), silos=len(data))
+        _show_advice(advice(asked, _tables(asked, data), known, target=target), as_json=as_json)
+        return
+    parts = {**_run_part(name, min_silos, redundancy), "advise": advise_part}
+    _answer(_document(query, parts), operator, resume, as_json=as_json)
+
+
+@app.command("show", epilog="Example: secagg stats show 0f3a… --operator operator.toml")
+def show_result(run: Run, operator: Operator = OPERATOR_FILE, as_json: AsJson = False) -> None:
+    """Print what a statistics run has found, once more."""
+    document, status, data = asyncio.run(_fetch(operator, run))
+    _show(document, status, data, as_json=as_json)
+
+
+def _answer(document: bytes, operator: Path, resume: str | None, *, as_json: bool) -> None:
+    """Start a statistics run, follow it to its end, and print what it has found."""
+    from secagg.ids import RunId
+    from secagg.rng import SystemRng
+
+    run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
+    status, data = asyncio.run(_ask(document, operator, run))
+    if data is None:
+        raise typer.Exit(exit_code(status.summary.state))
+    _show(document, status, data, as_json=as_json)
+
+
+async def _ask(document: bytes, operator: Path, run: "RunId") -> "tuple[RunStatus, bytes | None]":
+    from rich.console import Console
+
+    from services.cli.display import RunDisplay, state_line
+    from services.cli.operator import fetch_released, follow, run_client
+    from services.wire.calls import RunState, StartCall
+
+    status = None
+    async with run_client(operator) as client:
+        await client.start_run(StartCall(run=run, config=document))
+        typer.echo(f"run {run.hex}", err=True)
+        with RunDisplay(Console(stderr=True)) as display:
+            async for status in follow(client, run, display.tell):
+                display.update(status)
+        assert status is not None  # `follow` gives at least the final status
+        typer.echo(state_line(status.summary), err=True)
+        if status.summary.state is not RunState.FINISHED:
+            return status, None
+        return (await client.show_run(run)).status, await fetch_released(client, run)
+
+
+async def _fetch(operator: Path, run: str) -> "tuple[bytes, RunStatus, bytes]":
+    from services.cli.operator import fetch_released, find_run, run_client
+    from services.errors import ConfigError
+    from services.wire.calls import RunState
+
+    async with run_client(operator) as client:
+        found = await find_run(client, run)
+        reply = await client.show_run(found)
+        if reply.status.summary.state is not RunState.FINISHED:
+            raise ConfigError(f"run {found} has found nothing: {reply.status.summary.state}")
+        return reply.config, reply.status, await fetch_released(client, found)
+
+
+def _show(document: bytes, status: "RunStatus", data: bytes, *, as_json: bool) -> None:
+    """Print a finished run's result: the advice where one was asked for."""
+    from fl.advisor import advise as judged
+    from fl.query_plan import decode_result, result_of
+    from services.errors import ConfigError
+    from services.plans import read_run
+    from services.query_config import QueryConfig
+
+    config = read_run(document, source=f"run {status.summary.run}")
+    if not isinstance(config, QueryConfig):
+        raise ConfigError(
+            f"run {status.summary.run} has trained a model", hint="see `secagg run show`"
+        )
+    plan, state = decode_result(data)
+    if config.advise is not None:
+        last = status.rounds[-1]
+        known = _circumstances(config.advise, silos=len(last.survivors))
+        _show_advice(judged(state.sums[-1], known), as_json=as_json)
+        return
+    metrics = status.rounds[-1].metrics
+    facts: dict[str, object] = {
+        "run": status.summary.run.hex,
+        "silos": len(status.rounds[-1].survivors),
+    }
+    facts |= {key: metrics[key] for key in ("epsilon", "std_of_a_count") if key in metrics}
+    words = [f"{key.replace('_', ' ')} {_figure(value)}" for key, value in facts.items()]
+    result = result_of(plan, state)
+    show(_facts(result) | facts, "\n".join([*words, _text(result)]), as_json=as_json)
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _show_advice(found: "Advice", *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from fl.advisor import Circumstances
-    from fl.survey import advice
-
-    asked = _query(query)
-    known = Circumstances(
-        parameters=parameters,
-        participation=participation,
-        uplink_bits_per_s=uplink * 1e6,
-        silos=len(data),
-        equal_work=not unequal_work,
-    )
-    found = advice(asked, _tables(asked, data), known, target=target)
     method = f"{found.algorithm}, μ = {found.proximal}" if found.proximal else found.algorithm
     lines = [f"Start with {method}.", *(f"  {reason}" for reason in found.reasons)]
     show(asdict(found), "\n".join(lines), as_json=as_json)
 
 
-def _query(path: Path) -> "StatisticsQuery":
-    from fl.queries import CategoricalColumn, NumericColumn, StatisticsQuery
-    from services.errors import ConfigError
+def _circumstances(settings: "Advise", *, silos: int) -> "Circumstances":
+    from fl.advisor import Circumstances
 
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-        unknown = sorted(content.keys() - {"numeric", "categorical"})
-        if unknown:
-            raise ConfigError(f"{path}: unknown table {unknown[0]!r}; known: numeric, categorical")
-        return StatisticsQuery(
-            numeric=tuple(NumericColumn(**one) for one in content.get("numeric", [])),
-            categorical=tuple(CategoricalColumn(**one) for one in content.get("categorical", [])),
-        )
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: expected [[numeric]] and [[categorical]]: {error}") from error
+    return Circumstances(
+        parameters=settings.parameters,
+        participation=settings.participation,
+        uplink_bits_per_s=settings.uplink * 1e6,
+        silos=silos,
+        equal_work=settings.equal_work,
+    )
+
+
+def _run_part(name: str, min_silos: int | None, redundancy: int) -> dict[str, dict[str, object]]:
+    run: dict[str, object] = {"name": name}
+    run |= {} if min_silos is None else {"min_silos": min_silos}
+    return {"run": run, "recompute": {"redundancy": redundancy} if redundancy else {}}
+
+
+def _document(query: Path, parts: dict[str, dict[str, object]]) -> bytes:
+    """Return the run's settings: columns.toml, and what the options say as tables behind it.
+
+    Raises:
+        ConfigError: they cannot be used; found here, not where the run would begin.
+    """
+    from services.plans import plan_of, read_run
+
+    _query(query)
+    lines = [query.read_text("utf-8"), "# from the options of `secagg stats`"]
+    for table, values in parts.items():
+        if values:
+            lines.append(f"[{table}]")
+            lines += [
+                f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+            ]
+    document = ("\n".join(lines) + "\n").encode()
+    config = read_run(document, source=str(query))
+    plan_of(config, max_silos=max(config.run.min_silos or 0, 3))
+    return document
+
+
+def _query(path: Path) -> "StatisticsQuery":
+    from services.plans import build_query
+    from services.query_config import Columns
+    from services.settings import load_config
+
+    return build_query(load_config(path, Columns))
 
 
 def _tables(query: "StatisticsQuery", data: list[Path]) -> "dict[str, Columns]":
-    from fl.survey import read_table
+    from fl.queries import read_table
 
     return {f"silo-{place:03}": read_table(query, path) for place, path in enumerate(data, start=1)}
 

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fl.plan import TrainingPlan
 from fl.privacy import central_noise
+from fl.rounds import RunPlan
 from secagg.canonical import peek_label
 from secagg.errors import SecAggError
 from secagg.ids import AttemptId, RunId
@@ -54,7 +54,7 @@ class Attempts:
     """
 
     run: RunId
-    plan: TrainingPlan
+    plan: RunPlan
     hub: Hub
     signing_key: IdentityKey
     deadlines: Deadlines

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fl.errors import BudgetExhaustedError
-from fl.plan import TrainingPlan
 from fl.privacy import document_of, privacy_of
-from fl.run import RoundPreview, RoundRequest
+from fl.rounds import RoundPreview, RoundRequest, RunPlan
 from secagg.blame import Suspect
 from secagg.ids import RunId
 from secagg.messages import Complaint
@@ -44,7 +43,7 @@ class Cohorts:
     """
 
     run: RunId
-    plan: TrainingPlan
+    plan: RunPlan
     hub: Hub
     redundancy: int
     enrolled: tuple[int, ...]
@@ -144,7 +143,7 @@ class Cohorts:
         )
 
 
-def asked_n_c(roster: Roster, plan: TrainingPlan) -> int:
+def asked_n_c(roster: Roster, plan: RunPlan) -> int:
     """How many colluding silos a sum has to be safe against."""
     privacy = privacy_of(plan)
     return max(_ASKED.colluding(roster), privacy.n_c if privacy else 0)

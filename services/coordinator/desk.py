@@ -6,6 +6,7 @@ coordinator's restart interrupted go on by themselves.
 
 import asyncio
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,9 @@ from typing import Final
 from fl.plan import TABULAR, TrainingPlan
 from fl.ports import NamedTensors
 from fl.privacy import privacy_of
+from fl.query_plan import QueryPlan, parse_plan
+from fl.query_run import QueryRun
+from fl.rounds import Course, RunPlan
 from fl.run import TrainingRun
 from fl.state import decode_state, encode_state
 from secagg.ids import RunId
@@ -28,7 +32,7 @@ from services.coordinator.hub import Hub
 from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.published import PublishedSum
 from services.coordinator.recovery import Recovery
-from services.coordinator.run import MODEL_FILE, RunDriver
+from services.coordinator.run import RunDriver
 from services.coordinator.standing import Standing
 from services.errors import (
     ConfigError,
@@ -42,10 +46,11 @@ from services.errors import (
 from services.ledger.messages import LedgerAnswer
 from services.ledger.parties import COORDINATOR, Party
 from services.observe.logs import Logger
-from services.plans import build_plan
+from services.plans import plan_of, read_run
+from services.query_config import QueryConfig
+from services.released import released_name
 from services.run_config import RunConfig
 from services.security.identity import Peer
-from services.settings import parse_config
 from services.storage.blobs import FileVectorStore
 from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.wire.calls import (
@@ -107,22 +112,23 @@ class RunDesk:
                 "its end or stop it: this coordinator drives one run at a time",
                 remote_code="RUN_ACTIVE",
             )
-        config = parse_config(call.config, RunConfig, source="the run's configuration", base=Path())
+        config = read_run(call.config, source="the run's configuration")
         seats = len(self.hub.roster.seats)
-        if config.run.min_silos > seats:
+        if (wanted := config.run.min_silos or seats) > seats:
             raise ConfigError(
-                f"run.min_silos: expected at most the roster's {seats} silos, got "
-                f"{config.run.min_silos}",
+                f"run.min_silos: expected at most the roster's {seats} silos, got {wanted}",
                 keys=("run.min_silos",),
             )
-        plan = build_plan(config, max_silos=seats)
+        plan = plan_of(config, max_silos=seats)
         if config.recompute.redundancy and not asked_n_c(self.hub.roster, plan):
             raise ConfigError(
                 f"recompute.redundancy: expected 0 with a roster of {seats} silos: who recomputes "
                 "sees what the coordinator sees, and so few are safe against nobody",
                 keys=("recompute.redundancy",),
             )
-        model = await self._initial_model(call, plan)
+        begin = b""  # a statistics run begins with its query, which is in the plan
+        if isinstance(plan, TrainingPlan):
+            begin = encode_state(await self._initial_model(call, plan))
         record = RunRecord(
             run=call.run,
             name=config.run.name,
@@ -133,7 +139,7 @@ class RunDesk:
             rounds_total=plan.last_round,
             created_unix_s=utc_now().timestamp(),
         )
-        kept = await asyncio.to_thread(self.store.add_run, record, encode_state(model))
+        kept = await asyncio.to_thread(self.store.add_run, record, begin)
         if known is not None and not is_over:
             return _summary(kept, rounds_done=kept.round)
         self.log.info("run-accepted", run=call.run.hex, operator=peer.name, name=record.name)
@@ -205,11 +211,12 @@ class RunDesk:
         return driver.standing.summary()
 
     async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
-        """Read a chunk of the newest released model."""
-        del peer  # the model is released
+        """Read a chunk of the newest released file: a model, or a statistics run's sums."""
+        del peer  # it is released
         record = await asyncio.to_thread(self.store.run, run)
         vector = VectorId(run=run, round=record.round, attempt=0, name="model")
-        return _piece(vector, await asyncio.to_thread(self.store.artifact, run, MODEL_FILE), index)
+        name = released_name(parse_plan(record.plan))
+        return _piece(vector, await asyncio.to_thread(self.store.artifact, run, name), index)
 
     # --- for silos ----------------------------------------------------------------------------
 
@@ -279,7 +286,7 @@ class RunDesk:
         records = await asyncio.to_thread(self.store.runs)
         open_runs = [record for record in records if not record.state.is_final]
         for record in (open_runs or records)[:1]:
-            config = parse_config(record.config, RunConfig, source=f"run {record.run}", base=Path())
+            config = read_run(record.config, source=f"run {record.run}")
             try:
                 self._driver = self._make_driver(record, config)
             except CorruptError as error:
@@ -317,14 +324,10 @@ class RunDesk:
         for run in self.store.forget_ended(self.config.limits.ended_runs):
             shutil.rmtree(self._folder(run), ignore_errors=True)
 
-    def _make_driver(self, record: RunRecord, config: RunConfig) -> RunDriver:
-        plan = TrainingPlan.parse(record.plan)
+    def _make_driver(self, record: RunRecord, config: RunConfig | QueryConfig) -> RunDriver:
+        plan = parse_plan(record.plan)
         snapshot = self.store.snapshot(record.run)
-        training, model = None, {}
-        if record.cohort:
-            training = self._restore(record, snapshot)
-        else:
-            model = decode_state(snapshot, MAX_STATE_BYTES)
+        course = self._restore(record, snapshot) if record.cohort else None
         hub, log, directory = self.hub, self.log.bind(run=record.run.hex), self._folder(record.run)
         ledger = self._ledger(record, plan, config)
         standing = Standing(
@@ -356,10 +359,9 @@ class RunDesk:
                 enrolled=record.cohort,
             ),
             plan=plan,
-            training=training,
-            initial_model=model,
-            features=_numeric_features(plan),
-            min_silos=config.run.min_silos,
+            course=course,
+            begin=_beginning(plan, snapshot),
+            min_silos=config.run.min_silos or plan.max_silos,
             hub=hub,
             store=self.store,
             deadlines=self.config.deadlines,
@@ -380,8 +382,11 @@ class RunDesk:
         if isinstance(error, StorageError) and not self._broken.done():
             self._broken.set_result(error)
 
-    def _ledger(self, record: RunRecord, plan: TrainingPlan, config: RunConfig) -> RunLedger | None:
+    def _ledger(
+        self, record: RunRecord, plan: RunPlan, config: RunConfig | QueryConfig
+    ) -> RunLedger | None:
         """The ledger of a run with a privacy plan."""
+        limited = config.privacy if isinstance(config, RunConfig) else config.noise
         privacy = privacy_of(plan)
         if privacy is None:
             return None
@@ -395,13 +400,14 @@ class RunDesk:
             mailbox=self.hub.mailbox,
             now=utc_now,
             log=self.log.bind(run=record.run.hex),
-            epsilon=config.privacy.budget if config.privacy else None,
+            epsilon=limited.budget if limited else None,
         )
 
-    def _restore(self, record: RunRecord, snapshot: bytes) -> TrainingRun:
+    def _restore(self, record: RunRecord, snapshot: bytes) -> Course:
         listed = self.hub.roster.seats
         names = {one.index: one.silo.name for one in listed if one.index in record.cohort}
-        return TrainingRun.restore(snapshot, names)
+        is_query = isinstance(parse_plan(record.plan), QueryPlan)
+        return (QueryRun if is_query else TrainingRun).restore(snapshot, names)
 
     def _state_of(self, run: RunId) -> bytes:
         record = self.store.run(run)
@@ -457,6 +463,24 @@ def _summary(record: RunRecord, *, rounds_done: int) -> RunSummary:
         rounds_total=record.rounds_total,
         created_unix_s=record.created_unix_s,
     )
+
+
+def _beginning(
+    plan: TrainingPlan | QueryPlan, snapshot: bytes
+) -> Callable[[Mapping[int, str]], Course]:
+    """How a run begins, once its first cohort is there."""
+
+    def begin(names: Mapping[int, str]) -> Course:
+        if isinstance(plan, QueryPlan):
+            return QueryRun(plan, names=names)
+        return TrainingRun(
+            plan,
+            model=decode_state(snapshot, MAX_STATE_BYTES),
+            names=names,
+            features=_numeric_features(plan),
+        )
+
+    return begin
 
 
 def _numeric_features(plan: TrainingPlan) -> int:

@@ -141,7 +141,9 @@ class RunLedger:
         book = await asyncio.to_thread(self._begin)
         number, attempt = parameters.round, parameters.attempt
         try:
-            await asyncio.to_thread(book.charge, number, attempt, time_utc=self._stamp())
+            await asyncio.to_thread(
+                book.charge, number, attempt, purpose=parameters.kind, time_utc=self._stamp()
+            )
         except BudgetExceededError as error:
             raise BudgetSpentError(f"the run's own budget: {error}") from error
         self.log.info("charged", round=number, attempt=attempt, spent=book.spent)

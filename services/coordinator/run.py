@@ -1,13 +1,13 @@
 """The driver of one run: rounds one after the other, attempts within them, until the plan is done.
 
-What to do next is `fl.run.TrainingRun`'s decision, how a round goes is `secagg.server`'s. This
+What to sum next is its course's decision (`fl.rounds`), how a round goes is `secagg.server`'s. This
 driver gathers a cohort, opens attempts, commits what they release before it goes on, and tells the
 operator and the silos. Every wait has a bound.
 """
 
 import asyncio
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,22 +15,19 @@ from typing import Final
 
 from dp.errors import PrivacyError
 from fl.errors import NoRoomError, VariateLostError
-from fl.plan import TrainingPlan
-from fl.ports import NamedTensors
-from fl.run import (
+from fl.rounds import (
+    Course,
     RoundFailure,
     RoundPreview,
-    RoundReport,
     RoundRequest,
     RunFinished,
-    TrainingRun,
+    RunPlan,
+    RunStatus,
 )
-from fl.run import RunStatus as TrainingStatus
-from fl.state import decode_state, ranges_of
 from secagg.blame import suspects
 from secagg.effects import Aborted, AbortReason, Aggregate, Finished
 from secagg.ids import RunId
-from secagg.messages import MAX_STATE_BYTES, STATE, STATE_CHUNK_BYTES, Abandon
+from secagg.messages import STATE, STATE_CHUNK_BYTES, Abandon
 from secagg.parameters import RoundParameters
 from secagg.roster import Seat
 from services.clock import monotonic, utc_now
@@ -45,13 +42,12 @@ from services.coordinator.standing import Standing
 from services.errors import NotNowError, StorageError
 from services.evidence import accused, dealers, keep_evidence
 from services.observe.logs import Logger, where
-from services.released import released_bytes
+from services.released import released_bytes, released_name
 from services.storage.blobs import FileVectorStore
 from services.storage.coordinator import CoordinatorStore
 from services.wire import calls
 from services.wire.calls import RunState
 
-MODEL_FILE: Final = "model.safetensors"
 # A silo without its control variate is no unwilling one: a refresh round gives it a new one.
 _LOST_VARIATE: Final = VariateLostError.__name__
 # Whoever refused for one of these reasons is invited again.
@@ -82,9 +78,8 @@ class RunDriver:
         standing: what others see of it.
         attempts: those of its rounds.
         cohorts: who can be invited.
-        training: the run across rounds; None until the first cohort is there.
-        initial_model: the tensors to start from.
-        features: how many numeric features the task has, for a plan that standardizes.
+        course: the run across rounds; None until the first cohort is there.
+        begin: makes it, of the first cohort's names by seat.
         min_silos: connected silos to wait for before the first round.
         directory: holds the attempts' vectors and the complaints that count.
         cases: where evidence against silos is kept.
@@ -95,10 +90,9 @@ class RunDriver:
     standing: Standing
     attempts: Attempts
     cohorts: Cohorts
-    plan: TrainingPlan
-    training: TrainingRun | None
-    initial_model: NamedTensors
-    features: int
+    plan: RunPlan
+    course: Course | None
+    begin: Callable[[Mapping[int, str]], Course]
     min_silos: int
     hub: Hub
     store: CoordinatorStore
@@ -148,31 +142,26 @@ class RunDriver:
             await self._end(RunState.FAILED, f"internal error: {type(error).__name__}")
 
     async def _rounds(self) -> None:
-        if self.training is None:
+        if self.course is None:
             cohort = await self._gather(self.min_silos)
             if self._stop_reason is not None:
                 await self._end(RunState.STOPPED, self._stop_reason)
                 return
-            self.training = TrainingRun(
-                self.plan,
-                model=self.initial_model,
-                names={seat.index: seat.silo.name for seat in cohort},
-                features=self.features,
-            )
+            self.course = self.begin({seat.index: seat.silo.name for seat in cohort})
             self.cohorts.enrolled = tuple(seat.index for seat in cohort)
             self.standing.record = await asyncio.to_thread(
-                self.store.begin, self.run, self.cohorts.enrolled, self.training.snapshot()
+                self.store.begin, self.run, self.cohorts.enrolled, self.course.snapshot()
             )
         await self.standing.enter(RunState.RUNNING)
-        await self._commit_privacy(self.training)
+        await self._commit_privacy(self.course)
         while self._stop_reason is None:
-            await self._change_members(self.training)
-            request = self.training.next()
+            await self._change_members(self.course)
+            request = self.course.next()
             if isinstance(request, RunFinished):
-                done = request.status is TrainingStatus.COMPLETED
+                done = request.status is RunStatus.COMPLETED
                 await self._end(RunState.FINISHED if done else RunState.FAILED, request.reason)
                 return
-            await self._attempt(self.training, request)
+            await self._attempt(self.course, request)
         await self._end(RunState.STOPPED, self._stop_reason)
 
     async def change_member(self, seat: int, change: calls.MemberChange) -> None:
@@ -202,12 +191,12 @@ class RunDriver:
             return
         raise NotNowError(f"{self.cohorts.names(seat)} cannot be changed: {reason}")
 
-    async def _change_members(self, training: TrainingRun) -> None:
+    async def _change_members(self, course: Course) -> None:
         """Between two attempts, carry out what operators asked for, and bring it to the disk.
 
         What was exchanged ahead is given up: it may hold who is invited no more.
         """
-        request = training.next()
+        request = course.next()
         if not self._changes or self._resumed is not None or isinstance(request, RunFinished):
             return
         if (ahead := self._ahead) is not None:
@@ -217,29 +206,29 @@ class RunDriver:
             await self._preparing
             self._ahead = self._preparing = None
             await ahead.stop("the run's silos have changed")
-            training.fail("what was exchanged ahead could not be used")
+            course.fail("what was exchanged ahead could not be used")
         changes, self._changes = self._changes, {}
         members = set(self.cohorts.enrolled)
         joining = {s for s, change in changes.items() if change is calls.MemberChange.ADMIT}
         for seat in members & (changes.keys() - joining):
-            training.dismiss(seat)
+            course.dismiss(seat)
             members.remove(seat)
             self.standing.tell_end((seat,), RunState.STOPPED, "an operator has dismissed it")
             if changes[seat] is calls.MemberChange.LOST:
-                training.request_refresh()
+                course.request_refresh()
         for seat in sorted(joining):
-            training.admit(seat, self.cohorts.names(seat))
+            course.admit(seat, self.cohorts.names(seat))
             members.add(seat)
             self.cohorts.refusals.pop(seat, None)
         self.cohorts.enrolled = tuple(sorted(members))
         self.standing.record = await asyncio.to_thread(
-            self.store.begin, self.run, self.cohorts.enrolled, training.snapshot(), changes
+            self.store.begin, self.run, self.cohorts.enrolled, course.snapshot(), changes
         )
         self.log.info("members", seats=self.cohorts.enrolled)
 
-    async def _commit_privacy(self, training: TrainingRun) -> None:
+    async def _commit_privacy(self, course: Course) -> None:
         """Have the silos sign the privacy plan before the first round."""
-        request = training.next()
+        request = course.next()
         if self.ledger is not None and isinstance(request, RoundRequest):
             parameters = self.cohorts.parameters(request, request.attempt)
             wait_s = self.deadlines.registration_s
@@ -275,7 +264,7 @@ class RunDriver:
         if self.ledger is not None:
             with suppress(PrivacyError):  # `drive` meets it again, and ends the run with its words
                 self.cohorts.least_n_c = self.ledger.committed_n_c()
-        following = None if self.training is None else self.training.next()
+        following = None if self.course is None else self.course.next()
         for complaint in load_complaints(self.directory):
             self.cohorts.suspect(suspects([], [complaint]))
         self.cohorts.accused |= accused(self.cases)
@@ -289,9 +278,9 @@ class RunDriver:
 
     def _expected(self, number: int, attempt: int) -> RoundParameters | None:
         """What an attempt of this round would be made of now; None if it would not be opened."""
-        if self.training is None:
+        if self.course is None:
             return None
-        for asked in (self.training.next(), self.training.preview()):
+        for asked in (self.course.next(), self.course.preview()):
             if isinstance(asked, RoundRequest | RoundPreview) and asked.number == number:
                 return self.cohorts.parameters(asked, attempt)
         return None
@@ -304,26 +293,26 @@ class RunDriver:
 
     # --- one attempt --------------------------------------------------------------------------
 
-    async def _attempt(self, training: TrainingRun, request: RoundRequest) -> None:
+    async def _attempt(self, course: Course, request: RoundRequest) -> None:
         await self._note_suspects()
         if self._ahead is not None and self._ahead.parameters.round == request.number:
-            await self._use_ahead(training, request)
+            await self._use_ahead(course, request)
             return
         if self._resumed is not None:
             driver, self._resumed = self._resumed, None
-            training.skip_to(driver.parameters.attempt)
-            await self._run_attempt(training, request, driver)
+            course.skip_to(driver.parameters.attempt)
+            await self._run_attempt(course, request, driver)
             return
         cohort = await self._gather(self.cohorts.least(request))
         if self._stop_reason is not None:
             return
         number = await asyncio.to_thread(self.store.next_attempt, self.run, request.number)
         if number > request.attempt:
-            await self._recover(training, request, number)
+            await self._recover(course, request, number)
             return
-        await self._drive_attempt(training, request, number, cohort)
+        await self._drive_attempt(course, request, number, cohort)
 
-    async def _use_ahead(self, training: TrainingRun, request: RoundRequest) -> None:
+    async def _use_ahead(self, course: Course, request: RoundRequest) -> None:
         """Call the roll: what was exchanged ahead serves if it is for the same vector and silos.
 
         Else the round begins with its next attempt, whose keys are fresh.
@@ -334,21 +323,21 @@ class RunDriver:
         await preparing
         self._ahead = self._preparing = None
         available = tuple(seat.index for seat in self.cohorts.present())
-        present = set(training.cohort(available, least=self.cohorts.least(request)))
+        present = set(course.cohort(available, least=self.cohorts.least(request)))
         is_same = ahead.parameters == self.cohorts.parameters(request, request.attempt)
         is_trusted = not ahead.cohort.keys() & self.cohorts.left_out.keys()
         if is_same and is_trusted and ahead.is_intact and present <= ahead.sharers:
-            await self._run_attempt(training, request, ahead)
+            await self._run_attempt(course, request, ahead)
             return
         await self._note_suspects(ahead)
         await ahead.stop("the silos or the vector are others than when it was opened ahead")
-        training.fail("what was exchanged ahead could not be used")
+        course.fail("what was exchanged ahead could not be used")
 
     async def _drive_attempt(
-        self, training: TrainingRun, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
+        self, course: Course, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
     ) -> None:
         available = tuple(seat.index for seat in cohort)
-        seats = training.cohort(available, least=self.cohorts.least(request))
+        seats = course.cohort(available, least=self.cohorts.least(request))
         parameters = self.cohorts.parameters(request, number)
         await self._require_space(parameters, len(seats), len(request.state))
         if self._stop_reason is not None:
@@ -356,7 +345,7 @@ class RunDriver:
         if self.ledger is not None:
             await self.ledger.charge(parameters, seats)
         driver = self._open(parameters, seats)
-        await self._run_attempt(training, request, driver)
+        await self._run_attempt(course, request, driver)
 
     async def _require_space(self, parameters: RoundParameters, silos: int, state: int) -> None:
         """Wait, with a bound, until the disk has room for an attempt's vectors.
@@ -379,7 +368,7 @@ class RunDriver:
                 return
 
     async def _run_attempt(
-        self, training: TrainingRun, request: RoundRequest, driver: AttemptDriver
+        self, course: Course, request: RoundRequest, driver: AttemptDriver
     ) -> None:
         """Give an attempt its state and see it through, opening the next round beside it."""
         await asyncio.to_thread(_put_state, driver.store, request.state)
@@ -388,7 +377,7 @@ class RunDriver:
         running = asyncio.create_task(driver.run())
         try:
             if await driver.has_masks():
-                await self._open_ahead(training)
+                await self._open_ahead(course)
             outcome = await running
         finally:
             running.cancel()
@@ -403,14 +392,14 @@ class RunDriver:
         match outcome:
             case Finished():
                 self.attempts.show(driver)
-                await self._commit(training, driver, outcome)
+                await self._commit(course, driver, outcome)
             case Aborted():
-                await self._give_up(training, driver, outcome)
+                await self._give_up(course, driver, outcome)
                 if self._stop_reason is None:
                     self._require_budgets(self.cohorts.least(request))
         lost = any(why.startswith(_LOST_VARIATE) for why in driver.refusals.values())
-        if lost and training.status is TrainingStatus.RUNNING:
-            training.request_refresh()
+        if lost and course.status is RunStatus.RUNNING:
+            course.request_refresh()
         self.attempts.forget()
 
     async def _note_suspects(self, driver: AttemptDriver | None = None) -> None:
@@ -433,7 +422,7 @@ class RunDriver:
         if cases:
             await asyncio.to_thread(keep_evidence, self.cases, cases, self.log)
 
-    async def _recover(self, training: TrainingRun, request: RoundRequest, given: int) -> None:
+    async def _recover(self, course: Course, request: RoundRequest, given: int) -> None:
         """Attempts up to `given` were opened by an earlier process: have them abandoned."""
         for attempt in range(request.attempt, given):
             recovery = self.attempts.recover(request.number, attempt, self.cohorts.enrolled)
@@ -444,14 +433,14 @@ class RunDriver:
             if self.ledger is not None:
                 parameters = self.cohorts.parameters(request, attempt)
                 await self.ledger.fail(parameters, recovery.abandons.values, "restarted")
-        training.skip_to(given)
-        following = training.next()
+        course.skip_to(given)
+        following = course.next()
         assert isinstance(following, RoundRequest)  # the run is RUNNING
         cohort = await self._gather(self.cohorts.least(following))
         if self._stop_reason is None:
-            await self._drive_attempt(training, following, given, cohort)
+            await self._drive_attempt(course, following, given, cohort)
 
-    async def _open_ahead(self, training: TrainingRun) -> None:
+    async def _open_ahead(self, course: Course) -> None:
         """While silos train, let them exchange keys and shares for the next round (2.2, 1).
 
         One round ahead at most, and only for its first attempt. A silo that is lost before that
@@ -459,12 +448,12 @@ class RunDriver:
         """
         if self.ledger is not None:
             return  # a round is charged before it is opened, the one before it settled first
-        preview = training.preview()
+        preview = course.preview()
         if preview is None or self._ahead is not None or self._stop_reason is not None:
             return
         available = tuple(seat.index for seat in self.cohorts.present())
         least = self.cohorts.least(preview)
-        seats = training.cohort(available, preview.number, least=least)
+        seats = course.cohort(available, preview.number, least=least)
         if len(seats) < least:
             return
         number = await asyncio.to_thread(self.store.next_attempt, self.run, preview.number)
@@ -478,12 +467,10 @@ class RunDriver:
         current = under(self.hub.roster, parameters)
         return self.attempts.open(current, seats, self._abandons)
 
-    async def _commit(
-        self, training: TrainingRun, driver: AttemptDriver, outcome: Finished
-    ) -> None:
+    async def _commit(self, course: Course, driver: AttemptDriver, outcome: Finished) -> None:
         """Take the server's step and bring it to the disk before anything follows from it."""
         parameters, survivors = outcome.aggregate.parameters, outcome.aggregate.survivors
-        made = await asyncio.to_thread(training.receive, outcome.aggregate)
+        made = await asyncio.to_thread(course.receive, outcome.aggregate)
         if isinstance(made, RoundFailure):
             driver.log.error("no-step", reason=made.reason)
             return
@@ -494,12 +481,12 @@ class RunDriver:
             survivors=survivors,
             dropouts=driver.dropouts(survivors),
             absent=driver.absent(),
-            metrics=_figures(made, training.state) | self._noise_figures(outcome.aggregate),
+            metrics=course.figures(made) | self._noise_figures(outcome.aggregate),
             costs=driver.costs,
             committed_unix_s=utc_now().timestamp(),
             reasons=driver.reasons(survivors),
         )
-        await asyncio.to_thread(self._save, training, report)
+        await asyncio.to_thread(self._save, course, report)
         self._abandons = ()
         self.standing.reports.append(report)
         driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
@@ -512,18 +499,15 @@ class RunDriver:
             return {"private": 0.0}
         return {"private": 1.0, **self.ledger.padding(aggregate)}
 
-    def _save(self, training: TrainingRun, report: calls.RoundReport) -> None:
-        state = decode_state(training.state, MAX_STATE_BYTES)
+    def _save(self, course: Course, report: calls.RoundReport) -> None:
         self.store.commit_round(
             self.run,
-            snapshot=training.snapshot(),
+            snapshot=course.snapshot(),
             report=report,
-            artifacts={MODEL_FILE: released_bytes(self.plan, state)},
+            artifacts={released_name(self.plan): released_bytes(self.plan, course.state)},
         )
 
-    async def _give_up(
-        self, training: TrainingRun, driver: AttemptDriver, outcome: Aborted
-    ) -> None:
+    async def _give_up(self, course: Course, driver: AttemptDriver, outcome: Aborted) -> None:
         missing = self.cohorts.names(*outcome.missing)
         reason = f"{outcome.reason}: {outcome.detail}" if outcome.detail else str(outcome.reason)
         reason += f"; missing: {missing}" if missing else ""
@@ -544,11 +528,11 @@ class RunDriver:
             await self.ledger.fail(driver.parameters, lambda: driver.server.abandons, reason)
         if self._stop_reason is None:
             may_retry = driver.server.may_retry
-            failure = training.fail(reason, may_retry=may_retry, is_proven=is_lost)
+            failure = course.fail(reason, may_retry=may_retry, is_proven=is_lost)
             self.standing.explain(reason)
             if failure.retried and not may_retry:  # a new process must not open that round again
                 self.standing.record = await asyncio.to_thread(
-                    self.store.begin, self.run, self.cohorts.enrolled, training.snapshot()
+                    self.store.begin, self.run, self.cohorts.enrolled, course.snapshot()
                 )
 
     async def _unless_stopped(self, waiting: Coroutine[None, None, None]) -> None:
@@ -617,19 +601,3 @@ class RunDriver:
 def _put_state(store: FileVectorStore, state: bytes) -> None:
     for piece, start in enumerate(range(0, len(state), STATE_CHUNK_BYTES)):
         store.write(STATE, piece, state[start : start + STATE_CHUNK_BYTES])
-
-
-def _figures(report: RoundReport, state: bytes) -> dict[str, float]:
-    """The report's numbers by name, and the clip ranges that the next round uses."""
-    figures = {
-        "examples": report.examples,
-        "loss": report.loss,
-        "accuracy": report.accuracy,
-        "model_norm": report.model_norm,
-        "update_norm": report.update_norm,
-        "cosine": report.cosine,
-        "saturated": report.saturated,
-    }
-    for name, clip_range in ranges_of(decode_state(state, MAX_STATE_BYTES)).items():
-        figures[f"range.{name}"] = clip_range
-    return {name: float(value) for name, value in figures.items() if value is not None}

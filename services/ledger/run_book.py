@@ -158,7 +158,9 @@ class RunBook:
         entry = self.ledger.draft(Kind.PLAN_COMMIT, body, time_utc=time_utc, run_id=self._run.hex)
         return entry.signed_by(self._writer)
 
-    def charge(self, round_number: int, attempt: int, *, time_utc: str) -> Charge:
+    def charge(
+        self, round_number: int, attempt: int, *, purpose: str = "training", time_utc: str
+    ) -> Charge:
         """Charge an attempt before it is opened.
 
         Raises:
@@ -170,6 +172,7 @@ class RunBook:
             run_id=self._run.hex,
             round_number=round_number,
             attempt=attempt,
+            purpose=purpose,
             epsilon=limit,
         )
         return self._budget.charge(intent, time_utc=time_utc)

@@ -23,6 +23,7 @@ from services.evidence import FOLDER, SUFFIX
 from services.files import make_private_dir
 from services.plans import build_plan
 from services.release import software_version
+from services.released import MODEL_FILE
 from services.run_config import RunConfig
 from services.security.credentials import (
     Credentials,
@@ -33,7 +34,7 @@ from services.security.credentials import (
 from services.security.identity import Role
 from services.security.probe import probe
 from services.settings import load_config
-from services.silo.learner import MODEL_FILE, UNVERIFIED
+from services.silo.learner import UNVERIFIED
 from services.silo.tasks import build_task
 from services.wire.calls import PROTOCOL_VERSION, Hello
 from services.wire.clients import AggregationClient

@@ -137,6 +137,7 @@ class DataSet:
                 run_id=intent.run_id,
                 round_number=number,
                 attempt=attempt,
+                purpose=str(intent.body.get("purpose")),
                 epsilon=self.budget.account.epsilon,
             )
             self.follow(committed)

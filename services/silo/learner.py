@@ -16,11 +16,13 @@ from typing import Final
 from fl.errors import NoRoomError
 from fl.memory import RunMemory
 from fl.participant import RunParticipant
-from fl.plan import TABULAR, RoundKind, TrainingPlan
-from fl.state import decode_state
+from fl.plan import TABULAR, RoundKind
+from fl.query_plan import QueryPlan, parse_plan
+from fl.query_run import QueryParticipant
+from fl.rounds import Participant
 from secagg.effects import Aggregate
 from secagg.ids import AttemptId, RunId
-from secagg.messages import MAX_STATE_BYTES, RoundOpen
+from secagg.messages import RoundOpen
 from secagg.parameters import RoundParameters
 from secagg.ring import IntVector
 from secagg.rng import Rng
@@ -28,15 +30,16 @@ from secagg.roster import Roster
 from services import faults
 from services.config import SiloConfig
 from services.errors import NotFoundError, NotNowError
+from services.files import write_atomic
 from services.observe.logs import Logger
-from services.released import write_released
+from services.released import released_bytes, released_name
 from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
+from services.silo.statistics import check_query, query_table
 from services.silo.tasks import build_task
 from services.storage.silo import SiloStore
 
-MODEL_FILE: Final = "model.safetensors"
-# Lies beside a model that this silo has from the coordinator's word alone.
+# Lies beside a file that this silo has from the coordinator's word alone.
 UNVERIFIED: Final = "unverified"
 # Runs kept in memory, each with its table: only the coordinator says when one is over.
 _MOST_RUNS: Final = 2
@@ -58,13 +61,16 @@ def leave(store: SiloStore, run: RunId) -> None:
 
     Raises:
         NotFoundError: the silo is in no such run.
-        NotNowError: under a privacy plan, a silo leaves by taking part no more.
+        NotNowError: a silo leaves such a run by taking part no more.
     """
     document = store.recall(run, _PLAN)
     if document is None or store.recall(run, _ENDED) is not None:
         raise NotFoundError(f"this silo is in no run {run} that goes on")
-    if TrainingPlan.parse(document).privacy:
-        raise NotNowError("under a privacy plan a silo leaves by taking part no more")
+    plan = parse_plan(document)
+    if isinstance(plan, QueryPlan) or plan.privacy:
+        raise NotNowError(
+            "under a privacy plan, and from a statistics run, a silo leaves by taking part no more"
+        )
     RunMemory(StoredMemory(store), run).leave()
 
 
@@ -79,7 +85,7 @@ class Learner:
     ledgers: SiloLedgers
     rng: Rng
     log: Logger
-    _participants: dict[RunId, RunParticipant] = field(default_factory=dict)
+    _participants: dict[RunId, Participant] = field(default_factory=dict)
     _settled: dict[RunId, tuple[int, bytes]] = field(default_factory=dict)
 
     def adopt(self, roster: Roster) -> None:
@@ -94,14 +100,16 @@ class Learner:
         Raises:
             LearningError: this silo does not take part; says which field or column does not fit.
         """
-        parameters = message.parameters
+        parameters, plan = message.parameters, parse_plan(message.plan)
         self._require_member(parameters.run)
         self._require_room(parameters)
+        if isinstance(plan, QueryPlan):
+            check_query(plan, self.config)
         participant = self._participants.get(parameters.run)
         if participant is None:
             participant = self._make_participant(parameters.run, message.plan)
         participant.check(parameters, message.plan)
-        self.ledgers.check_round(parameters, TrainingPlan.parse(message.plan))
+        self.ledgers.check_round(parameters, plan)
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan, _ENDED: None})
             self._participants[parameters.run] = participant
@@ -142,7 +150,7 @@ class Learner:
         faults.hit("silo.before-training", parameters.round)
         if parameters.kind == RoundKind.TRAINING:
             self._limit_torch()
-        plan = TrainingPlan.parse(self._plan_of(parameters.run))
+        plan = parse_plan(self._plan_of(parameters.run))
         self.ledgers.charge(parameters, plan)
         return self._participants[parameters.run].contribute(parameters, state, coins)
 
@@ -155,7 +163,7 @@ class Learner:
             participant = self._make_participant(parameters.run, self._plan_of(parameters.run))
         following = participant.settle(aggregate, state)
         self._settled[parameters.run] = (parameters.round, following)
-        self.ledgers.settle(aggregate, TrainingPlan.parse(self._plan_of(parameters.run)))
+        self.ledgers.settle(aggregate, parse_plan(self._plan_of(parameters.run)))
 
     def takes_part_in(self, run: RunId) -> bool:
         """Whether this silo has accepted a round of the run, and has not heard of its end."""
@@ -167,16 +175,16 @@ class Learner:
         return state if settled == round_number else None
 
     def release(self, run: RunId, state: bytes, *, is_own: bool) -> Path:
-        """Write the run's model file, marked if this silo has not computed the state itself."""
-        plan = TrainingPlan.parse(self._plan_of(run))
-        path = self.config.storage / "runs" / run.hex / MODEL_FILE
+        """Write the run's file, marked if this silo has not computed the state itself."""
+        plan = parse_plan(self._plan_of(run))
+        path = self.config.storage / "runs" / run.hex / released_name(plan)
         path.parent.mkdir(parents=True, exist_ok=True)
         mark = path.with_name(UNVERIFIED)
         if is_own:
             mark.unlink(missing_ok=True)
         else:
             mark.touch()
-        write_released(path, plan, decode_state(state, MAX_STATE_BYTES))
+        write_atomic(path, released_bytes(plan, state))
         return path
 
     def end(self, run: RunId) -> None:
@@ -185,8 +193,12 @@ class Learner:
         self._participants.pop(run, None)
         self._settled.pop(run, None)
 
-    def _make_participant(self, run: RunId, document: bytes) -> RunParticipant:
-        plan = TrainingPlan.parse(document)
+    def _make_participant(self, run: RunId, document: bytes) -> Participant:
+        plan = parse_plan(document)
+        memory = StoredMemory(self.store)
+        if isinstance(plan, QueryPlan):
+            table = query_table(plan.query, self.config)
+            return QueryParticipant(plan, run=run, table=table, memory=memory)
         task = build_task(plan, self.config)
         for note in getattr(task, "notes", ()):
             self.log.warning("cells-filled", run=run.hex, note=note)
@@ -196,7 +208,7 @@ class Learner:
             seat=self.seat,
             names=self._names(),
             task=task,
-            memory=StoredMemory(self.store),
+            memory=memory,
             rng=self.rng,
         )
 

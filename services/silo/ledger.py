@@ -37,8 +37,8 @@ from dp.ledger import (
 )
 from dp.plan import PrivacyPlan
 from fl.errors import BudgetExhaustedError, LedgerRefusedError
-from fl.plan import TrainingPlan
 from fl.privacy import privacy_of
+from fl.rounds import RunPlan
 from secagg.effects import Aggregate
 from secagg.errors import BadSignatureError
 from secagg.ids import RunId
@@ -114,7 +114,7 @@ class SiloLedgers:
         data_set = self.data_set
         return None if data_set is None else data_set.budget
 
-    def check_round(self, parameters: RoundParameters, plan: TrainingPlan) -> None:
+    def check_round(self, parameters: RoundParameters, plan: RunPlan) -> None:
         """Refuse a round that the budget does not allow, or that the run's ledger does not hold.
 
         Raises:
@@ -142,7 +142,7 @@ class SiloLedgers:
                 raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
         self._parameters[_key(parameters)] = parameters
 
-    def charge(self, parameters: RoundParameters, plan: TrainingPlan) -> None:
+    def charge(self, parameters: RoundParameters, plan: RunPlan) -> None:
         """Charge a round before it is trained.
 
         Raises:
@@ -163,7 +163,7 @@ class SiloLedgers:
             except BudgetExceededError as error:
                 raise BudgetExhaustedError(str(error)) from error
 
-    def settle(self, aggregate: Aggregate, plan: TrainingPlan) -> None:
+    def settle(self, aggregate: Aggregate, plan: RunPlan) -> None:
         """Settle a round whose sum is there; what was charged stays charged."""
         if privacy_of(plan) is None:
             return
@@ -186,6 +186,7 @@ class SiloLedgers:
             run_id=parameters.run.hex,
             round_number=parameters.round,
             attempt=parameters.attempt,
+            purpose=parameters.kind,
             epsilon=self._require_budget().account.epsilon,
         )
 

@@ -54,7 +54,7 @@ name = "flawed_task_of_a_test:make"
 KEPT = ": this silo's data or update cannot be used; its own log says why"
 FLAWS = {
     "nan": "NonFiniteUpdateError" + KEPT,
-    "shape": "SpecMismatchError: round 1: vector: the plan and this silo's task give update[2]",
+    "shape": "SpecMismatchError: round 1: vector: the plan and this silo give update[2]",
     "factory": "DataError" + KEPT,
     "weight": "WeightError" + KEPT,
 }

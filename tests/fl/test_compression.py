@@ -16,7 +16,7 @@ from fl.compression import (
 )
 from fl.errors import PlanError, RunStateError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.simulation import SimulationResult, simulate
 from fl.state import decode_state
 from fl.testing import LeastSquaresTask

@@ -10,7 +10,8 @@ from fl.errors import LeftRunError, RunStateError, VariateLostError
 from fl.participant import RunParticipant
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector
-from fl.run import RoundFailure, RoundReport, RoundRequest, RunStatus, TrainingRun
+from fl.rounds import RoundFailure, RoundReport, RoundRequest, RunStatus
+from fl.run import TrainingRun
 from fl.simulation import simulate
 from fl.state import decode_state, enrolled_of, seats_of
 from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy, quadratic_task

@@ -17,7 +17,8 @@ from fl.errors import (
 from fl.participant import RunParticipant
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector, LocalResult, NamedTensors, Tensor
-from fl.run import RoundReport, RoundRequest, TrainingRun
+from fl.rounds import RoundReport, RoundRequest
+from fl.run import TrainingRun
 from fl.state import TRAINED, decode_state, encode_state
 from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy, quadratic_task
 from secagg.effects import Aggregate

@@ -10,7 +10,7 @@ from fl.participant import RunParticipant
 from fl.personal import Division, split_personal
 from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.simulation import simulate
 from fl.state import decode_state, model_of, personal_of
 from fl.testing import DictMemory, LeastSquaresTask

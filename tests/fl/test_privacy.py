@@ -24,7 +24,8 @@ from fl.participant import RunParticipant
 from fl.pipeline import Decoded, vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan, Weighting
 from fl.privacy import CLIP_COUNT, as_settings, document_of, privacy_of
-from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+from fl.rounds import RoundFailure, RoundReport, RunStatus
+from fl.run import TrainingRun
 from fl.schedules import EarlyStop
 from fl.simulation import simulate
 from fl.state import decode_state, ranges_of

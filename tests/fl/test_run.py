@@ -9,7 +9,8 @@ import pytest
 from fl.errors import RunStateError
 from fl.pipeline import Decoded
 from fl.plan import LocalPlan, RoundKind, TaskPlan, TrainingPlan
-from fl.run import RoundFailure, RoundReport, RoundRequest, RunFinished, RunStatus, TrainingRun
+from fl.rounds import RoundFailure, RoundReport, RoundRequest, RunFinished, RunStatus
+from fl.run import TrainingRun
 from secagg.canonical import peek_label
 from secagg.effects import Aggregate
 from secagg.errors import MalformedMessageError

@@ -6,7 +6,7 @@ import pytest
 
 from fl.errors import PlanError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.schedules import Curve, EarlyStop, Schedule
 from fl.simulation import simulate
 from fl.testing import least_squares_toy

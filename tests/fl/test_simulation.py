@@ -5,7 +5,8 @@ import pytest
 
 from fl.errors import PlanError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+from fl.rounds import RoundFailure, RoundReport, RunStatus
+from fl.run import TrainingRun
 from fl.simulation import simulate
 from fl.testing import LeastSquaresTask, quadratic_task
 

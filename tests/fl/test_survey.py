@@ -7,8 +7,8 @@ import pytest
 
 from fl.advisor import Circumstances
 from fl.errors import DataError, PlanError, SchemaError
-from fl.queries import CategoricalColumn, Columns, NumericColumn, StatisticsQuery
-from fl.survey import advice, ask, read_table
+from fl.queries import CategoricalColumn, Columns, NumericColumn, StatisticsQuery, read_table
+from fl.survey import advice, ask
 
 QUERY = StatisticsQuery(
     numeric=(NumericColumn(name="age", low=0, high=100, bins=10),),

@@ -8,7 +8,7 @@ import pytest
 from fl.errors import PlanError, SpecMismatchError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector, LocalResult, NamedTensors
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.simulation import simulate
 from fl.testing import LeastSquaresTask, quadratic_task
 from fl.work import Work, WorkPlan, public_steps

@@ -15,7 +15,8 @@ from fl.participation import ParticipationPlan
 from fl.pipeline import decode_aggregate, quantizer_steps, vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.reals import UNIT, real_totals
-from fl.run import RunStatus, TrainingRun
+from fl.rounds import RunStatus
+from fl.run import TrainingRun
 from fl.simulation import Dropouts, SimulationResult, simulate
 from fl.state import decode_state, ranges_of
 from fl.testing import DictMemory, LeastSquaresTask

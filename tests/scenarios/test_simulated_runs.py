@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RoundFailure, RoundReport, RunStatus
+from fl.rounds import RoundFailure, RoundReport, RunStatus
 from fl.simulation import SimulationResult, simulate
 from fl.state import LAST_ROUND, decode_state
 from fl.testing import LeastSquaresTask, least_squares_toy

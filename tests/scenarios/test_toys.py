@@ -9,7 +9,8 @@ import pytest
 
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector, LocalResult, LocalTask, NamedTensors
-from fl.run import RoundFailure, RoundReport, RunStatus, TrainingRun
+from fl.rounds import RoundFailure, RoundReport, RunStatus
+from fl.run import TrainingRun
 from fl.simulation import SimulationResult, simulate
 from fl.state import decode_state
 from fl.testing import LeastSquaresTask, least_squares_toy, pooled_solution, quadratic_task

@@ -45,6 +45,7 @@ LEAVES = (
     ("simulate",),
     ("stats", "advise"),
     ("stats", "describe"),
+    ("stats", "show"),
     ("transcript", "verify"),
 )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fl.plan import LocalPlan, RoundKind, TaskPlan, TrainingPlan
-from fl.run import RoundPreview
+from fl.rounds import RoundPreview
 from secagg.blame import Suspect, suspects
 from secagg.evidence import Evidence, EvidenceKind
 from secagg.ids import RunId

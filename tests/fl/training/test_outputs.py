@@ -27,7 +27,8 @@ from fl.participant import RunParticipant
 from fl.pipeline import decode_aggregate
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import METRIC_SUMS, UNIT_MODES, as_settings, central_noise, document_of, first_range
-from fl.run import RoundRequest, TrainingRun
+from fl.rounds import RoundRequest
+from fl.run import TrainingRun
 from fl.seeding import generator
 from fl.state import ranges_of
 from fl.testing import DictMemory

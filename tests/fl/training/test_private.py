@@ -21,7 +21,8 @@ from fl.errors import DataError, PlanError
 from fl.participant import RunParticipant
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import METRIC_SUMS, as_settings, document_of, first_range, privacy_of
-from fl.run import RoundRequest, RunStatus, TrainingRun
+from fl.rounds import RoundRequest, RunStatus
+from fl.run import TrainingRun
 from fl.schedules import EarlyStop
 from fl.seeding import generator
 from fl.simulation import simulate

@@ -10,7 +10,7 @@ from torch import nn
 
 from fl.errors import LearningError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.run import RunStatus
+from fl.rounds import RunStatus
 from fl.simulation import SimulationResult, simulate
 from fl.state import decode_state
 from fl.training.custom import OwnModel, OwnTask
