@@ -11,7 +11,7 @@ from services.cli.options import AsJson, Config, show
 if TYPE_CHECKING:
     from fl.plan import TrainingPlan
     from fl.ports import LocalTask
-    from fl.schema import Table
+    from fl.schema import FeatureSchema, Table
     from services.run_config import RunConfig, Simulation
 
 
@@ -133,7 +133,7 @@ def _dealt(settings: "RunConfig", dealing: "Simulation", files: list[Path]) -> "
     schema = FeatureSchema.parse(
         {"features": list(settings.task.features), "target": settings.task.target}
     )
-    table = schema.read_csv(files[0])
+    table = _read(schema, files[0])
     assert table.labels is not None  # read with its target
     column: list[str] = []
     if dealing.column is not None:
@@ -146,6 +146,14 @@ def _dealt(settings: "RunConfig", dealing: "Simulation", files: list[Path]) -> "
         column = [row[file.header[dealing.column]] for row in file.rows]
     rows = rule.rows(table.labels, settings.run.seed, column)
     return [table.take(own) for own in rows]
+
+
+def _read(schema: "FeatureSchema", file: Path) -> "Table":
+    """Read a silo's file and tell what fills its blank cells."""
+    table = schema.read_csv(file)
+    for note in table.notes:
+        typer.echo(f"note: {file}: {note}", err=True)
+    return table
 
 
 def _tables(plan: "TrainingPlan", tables: "list[Table]") -> "dict[str, LocalTask]":
@@ -162,6 +170,7 @@ def _tasks(plan: "TrainingPlan", data: list[Path], silos: int) -> "dict[str, Loc
     from services.errors import ConfigError
 
     if plan.task.name == TABULAR:
+        from fl.models import TabularModel
         from fl.training.tabular import TabularTask
 
         if len(data) < 3:
@@ -169,8 +178,9 @@ def _tasks(plan: "TrainingPlan", data: list[Path], silos: int) -> "dict[str, Loc
                 f'task = "tabular": expected --data for three silos at least, got {len(data)}',
                 hint="name one CSV file a silo; --silos is for an own task",
             )
+        schema = TabularModel.parse(plan.task.settings).schema
         return {
-            f"silo-{place:03}": TabularTask.from_csv(plan.task.settings, path)
+            f"silo-{place:03}": TabularTask(plan.task.settings, _read(schema, path))
             for place, path in enumerate(data, start=1)
         }
     from fl.training.custom import load_task

@@ -198,19 +198,20 @@ def test_simulating_the_built_in_task_needs_files(tmp_path: Path) -> None:
     ],
 )
 def test_simulate_deals_one_file_to_silos(tmp_path: Path, partition: str, silos: int) -> None:
-    """By the settings' table; a column's values are silos."""
+    """By the settings' table; a column's values are silos. What fills a blank cell is told."""
     config, data = tmp_path / "run.toml", tmp_path / "all.csv"
     config.write_text(
         '[run]\nname = "t"\nrounds = 2\n[local]\nsteps = 1\nlearning_rate = 0.1\n[task]\n'
         'name = "tabular"\nmodel = "logistic"\ntarget = { name = "y", classes = ["0", "1"] }\n'
-        f'features = [{{ name = "x", kind = "numeric" }}]\n[simulation]\n{partition}\n',
+        f'features = [{{ name = "x", missing = "zero" }}]\n[simulation]\n{partition}\n',
         encoding="utf-8",
     )
     rows = [f"{row % 7},{row % 2},{'abc'[row % 3]}" for row in range(60)]
-    data.write_text("\n".join(["x,y,ward", *rows]), encoding="utf-8")
+    data.write_text("\n".join(["x,y,ward", *rows, ",1,a"]), encoding="utf-8")
     done = secagg("simulate", "-c", str(config), "--data", str(data), "--plain")
     assert done.returncode == 0, done.stderr
     assert f"round 3/3: {silos} silos, loss" in done.stdout
+    assert "column 'x': 1 cell (line 62) missing, taken as 0" in done.stderr
     twice = secagg("simulate", "-c", str(config), "--data", str(data), "--data", str(data))
     assert twice.returncode == 2
     assert "expected one --data, got 2" in twice.stderr
