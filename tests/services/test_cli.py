@@ -19,6 +19,7 @@ LEAVES = (
     ("coordinator", "serve"),
     ("demo",),
     ("ledger", "report"),
+    ("ledger", "rotate"),
     ("ledger", "show"),
     ("ledger", "verify"),
     ("model", "evaluate"),
