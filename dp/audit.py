@@ -134,6 +134,19 @@ def cosine_bound(
     return _epsilon_of_shift(mean * root, delta), _epsilon_of_shift(lower * root, delta)
 
 
+def mean_bound(values: FloatVector) -> tuple[float, float]:
+    """Return the mean of independent values and its lower bound with 95 % confidence (Student).
+
+    Raises:
+        PlanError: fewer than two values.
+    """
+    if len(values) < 2:
+        raise PlanError(f"expected at least two values, got {len(values)}")
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return mean, mean - float(stats.t.ppf(CONFIDENCE, len(values) - 1)) * error
+
+
 def one_run_bound(m: int, r: int, v: int, delta: float, *, confidence: float = CONFIDENCE) -> float:
     """Bound epsilon from below by how many guesses about m canaries in one run were right.
 

@@ -396,12 +396,13 @@ class Inspection:
     def _audit_result(self, entry: Object) -> None:
         body = entry["body"]
         lower, claimed = number(body["lower"]), number(body["claimed"])
+        of = "sampling rate" if body["method"] == "sampling" else "epsilon"
         self._report.figures.append(
-            f"audit at entry {entry['seq']} ({body['method']}): epsilon at least {lower:.4f}, "
+            f"audit at entry {entry['seq']} ({body['method']}): {of} at least {lower:.4f}, "
             f"claimed {claimed:.4f}"
         )
         self._found.need(
-            entry["seq"], lower <= claimed, "an audit found more than the claimed epsilon"
+            entry["seq"], lower <= claimed, f"an audit found more than the claimed {of}"
         )
 
     def _correction(self, entry: Object) -> None:

@@ -4,8 +4,12 @@ Virtual units whose whole change is a canary, a secret vector of norm C, take pa
 run beside units that change nothing: silos where the unit is the silo, else records or patients of
 three silos. They go through the very code of a run: clip, grid, share, masks, sum, decode. How well
 the released sums still point at the canaries bounds epsilon from below. A rehearsal costs no
-budget, because no patient is in it. It takes every unit in every round, q = 1: noise is measured,
-not sampling.
+budget, because no patient is in it.
+
+Where a plan samples its units (q < 1), the one-run audit samples them, too, by the plan's own code,
+and holds its bound against what the accountant claims for sampled releases; the same sums tell how
+often a canary took part. The cosine audit takes every unit in every round: it measures noise alone,
+since no bound from cosines is known for sampled ones.
 """
 
 import math
@@ -16,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dp.accountant import epsilon
 from dp.audit import (
     AuditFigure,
     canaries,
@@ -23,10 +28,12 @@ from dp.audit import (
     cosine_bound,
     cosines,
     inclusion,
+    mean_bound,
     one_run_bound,
     one_run_guesses,
 )
 from dp.closed_form import gaussian_epsilon
+from dp.events import PoissonGaussianEvent
 from dp.plan import Mode, Participation, PrivacyPlan, Unit, Weights
 from dp.rng import NoiseSource
 from fl.errors import PlanError, RunStateError
@@ -126,14 +133,31 @@ class Rehearsal:
         return colluding, self.silos - colluding
 
     @property
-    def claimed(self) -> float:
-        """Epsilon of so many releases with every share honest, at the plan's delta."""
+    def is_sampled(self) -> bool:
+        """Whether the plan takes only some of its units into a release."""
+        return self.is_of_units and self.privacy.q < 1.0
+
+    @property
+    def z(self) -> float:
+        """Of one release of the rehearsal, with every share honest."""
         _, honest = self.shares
         excess = self.silos / honest if honest else 1.0
         if self.privacy.mode is Mode.ISRL:
             excess = float(self.silos)  # every silo adds all of the noise
-        z = self.privacy.z * math.sqrt(excess)
-        return gaussian_epsilon(math.sqrt(self.releases) / z, self.privacy.delta)
+        return self.privacy.z * math.sqrt(excess)
+
+    @property
+    def claimed(self) -> float:
+        """Epsilon of so many releases in which every unit takes part, at the plan's delta."""
+        return gaussian_epsilon(math.sqrt(self.releases) / self.z, self.privacy.delta)
+
+    @property
+    def claimed_sampled(self) -> float:
+        """Epsilon of so many releases as the plan samples them, by the enforced accountant."""
+        if not self.is_sampled:
+            return self.claimed
+        release = PoissonGaussianEvent(q=self.privacy.q, z=self.z, count=self.releases)
+        return epsilon([release], self.privacy.delta, method="rdp").eps
 
 
 def canary_audit(
@@ -146,7 +170,7 @@ def canary_audit(
         noise: another source of noise, to see that the audit finds it out.
     """
     vectors = _vectors(rehearsal)
-    released = _released(rehearsal, vectors, noise)
+    released = _released(rehearsal, vectors, noise, is_sampled=False)
     scores = cosines(vectors, released)
     estimate, lower = cosine_bound(scores, rehearsal.dimension, rehearsal.privacy.delta)
     return AuditFigure(estimate=estimate, lower=lower, claimed=rehearsal.claimed)
@@ -154,15 +178,30 @@ def canary_audit(
 
 def one_run_audit(
     rehearsal: Rehearsal, *, noise: Callable[[str], NoiseSource] | None = None
-) -> AuditFigure:
-    """Let each canary take part by a coin, and guess which did: a bound with proof (8.2)."""
+) -> Mapping[str, AuditFigure]:
+    """Let each canary take part by a coin, and guess which did: a bound with proof (8.2).
+
+    Under a plan that samples, canaries are sampled as its units are; then a second figure says how
+    often those that take part were in a release.
+
+    Returns:
+        "one-run", an epsilon; "sampling", a rate, if the plan samples.
+    """
     vectors = _vectors(rehearsal)
     included = inclusion(rehearsal.seed, rehearsal.count)
-    released = _released(rehearsal, vectors * included[:, None], noise)
+    released = _released(rehearsal, vectors * included[:, None], noise, is_sampled=True)
     guesses = max(2, 2 * round(_GUESSED * rehearsal.count / 2))
     right = one_run_guesses(cosines(vectors, released), included, guesses)
     lower = one_run_bound(rehearsal.count, guesses, right, rehearsal.privacy.delta)
-    return AuditFigure(estimate=lower, lower=lower, claimed=rehearsal.claimed)
+    found = {"one-run": AuditFigure(estimate=lower, lower=lower, claimed=rehearsal.claimed_sampled)}
+    if rehearsal.is_sampled and np.count_nonzero(included) > 1:
+        # Its part of the sum is C a release; what else is in it has mean 0 along a canary.
+        taken = vectors[included] @ released / (rehearsal.privacy.clip**2 * rehearsal.releases)
+        estimate, least = mean_bound(taken)
+        found["sampling"] = AuditFigure(
+            estimate=max(estimate, 0.0), lower=max(least, 0.0), claimed=rehearsal.privacy.q
+        )
+    return found
 
 
 def _vectors(rehearsal: Rehearsal) -> NDArray[np.float64]:
@@ -173,9 +212,12 @@ def _released(
     rehearsal: Rehearsal,
     vectors: NDArray[np.float64],
     noise: Callable[[str], NoiseSource] | None,
+    *,
+    is_sampled: bool,
 ) -> FloatVector:
     """Return the sum of all released sums, noise included."""
-    result = simulate(_plan(rehearsal), _tasks(rehearsal, vectors), noise=noise)
+    q = rehearsal.privacy.q if is_sampled and rehearsal.is_sampled else 1.0
+    result = simulate(_plan(rehearsal, q), _tasks(rehearsal, vectors), noise=noise)
     if result.status is not RunStatus.COMPLETED:
         raise RunStateError(f"the rehearsal failed: {result.reason}")
     (model,) = result.model().values()  # every task's model starts at zero
@@ -194,14 +236,14 @@ def _tasks(rehearsal: Rehearsal, vectors: NDArray[np.float64]) -> Mapping[str, L
     return {f"silo-{place:03}": _Fixed(one) for place, one in enumerate((*vectors, *still))}
 
 
-def _plan(rehearsal: Rehearsal) -> TrainingPlan:
-    """The run's plan with the rehearsal's sizes."""
+def _plan(rehearsal: Rehearsal, q: float) -> TrainingPlan:
+    """The run's plan with the rehearsal's sizes, its units sampled at this rate."""
     silos, mode = rehearsal.silos, rehearsal.privacy.mode
     privacy = replace(
         rehearsal.privacy,
         unit=rehearsal.privacy.unit if rehearsal.is_of_units else Unit.SILO,
-        q=1.0,
-        participation=Participation.ALL,
+        q=q,
+        participation=Participation.ALL if q == 1.0 else Participation.POISSON,
         metrics=None,
         max_units_per_silo=rehearsal.units_per_silo,
         max_silos_per_unit=1,
@@ -218,10 +260,10 @@ def _plan(rehearsal: Rehearsal) -> TrainingPlan:
         padding=None,
         allow_low_utility=True,
     )
-    # A unit's gradient is its canary, a patient's K-th part of it; isrl divides by the units.
+    # A unit's gradient is its canary, a patient's K-th part of it; isrl divides by its units.
     rate = {
         Mode.PATIENT: 1.0 / privacy.local_steps,
-        Mode.ISRL: float(rehearsal.units_per_silo),
+        Mode.ISRL: q * rehearsal.units_per_silo,
     }.get(mode, 1.0)
     steps = privacy.local_steps if rehearsal.is_of_units else 1
     return TrainingPlan(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fl.ports import LocalTask
+    from fl.rehearsal import Rehearsal
 
 _MOST_RELEASES: Final = 10
 
@@ -53,7 +54,7 @@ def audit(
     from services.clock import utc_now
     from services.errors import ConfigError
     from services.files import write_atomic
-    from services.ledger.audits import RehearsalFacts, record_audit
+    from services.ledger.audits import RehearsalFacts, quantity, record_audit
     from services.ledger.parties import stamp
     from services.plans import build_plan
     from services.run_config import RunConfig
@@ -77,7 +78,7 @@ def audit(
         unit_task=_unit_task if privacy.mode in UNIT_MODES else None,
     )
     typer.echo(f"canaries committed to: {rehearsal.commitment.hex()}", err=True)
-    found = {"cosine": canary_audit(rehearsal), "one-run": one_run_audit(rehearsal)}
+    found = {"cosine": canary_audit(rehearsal), **one_run_audit(rehearsal)}
     facts = {
         "commitment": rehearsal.commitment.hex(),
         "seed": rehearsal.seed.hex(),
@@ -89,10 +90,11 @@ def audit(
         },
     }
     lines = [
-        f"{name:<8} epsilon at least {one.lower:.3f}, claimed {one.claimed:.3f}: "
-        + ("ALARM, look for a bug in the noise" if one.is_alarm else "consistent")
+        f"{name:<8} {quantity(name)} at least {one.lower:.3f}, claimed {one.claimed:.3f}: "
+        + ("ALARM, look for a bug" if one.is_alarm else "consistent")
         for name, one in found.items()
     ]
+    lines.append(f"measured: {_covered(rehearsal)}")
     show(facts, "\n".join(lines), as_json=as_json)
     if ledger is not None and directory is not None:
         known = RehearsalFacts(
@@ -108,6 +110,17 @@ def audit(
         write_atomic(output, json.dumps(facts, indent=2).encode() + b"\n")
     if any(one.is_alarm for one in found.values()):
         raise typer.Exit(1)
+
+
+def _covered(rehearsal: "Rehearsal") -> str:
+    """What these figures are about, and what they are not."""
+    if not rehearsal.is_sampled:
+        return "the noise of releases in which every unit takes part"
+    return (
+        "noise, by cosine with every unit in every release; noise and Poisson sampling together, "
+        "by one-run; how often a unit is sampled, by sampling. Not measured: whether others could "
+        "know who was sampled"
+    )
 
 
 def _unit_task(vectors: "NDArray[np.float64]") -> "LocalTask":

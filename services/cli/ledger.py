@@ -66,7 +66,7 @@ def verify(
     from dp.verify import ledger_lines, read_keys, verify_ledger
     from services.errors import ConfigError
     from services.ledger.parties import listed_keys
-    from services.report.table import read_lines
+    from services.report.table import from_csv, is_csv, read_lines
 
     if (keys is None) == (directory is None):
         raise ConfigError("expected --keys or --directory, one of them")
@@ -79,7 +79,9 @@ def verify(
             assert keys is not None  # one of the two is given
             known = read_keys(keys)
         signed = read_lines(heads.read_bytes()) if heads is not None else []
-        report = verify_ledger(ledger_lines(ledger), known, signed)
+        data = ledger.read_bytes()
+        lines = from_csv(data) if is_csv(data) else ledger_lines(ledger)
+        report = verify_ledger(lines, known, signed)
     except (OSError, ValueError) as error:
         typer.echo(f"not verified: {error}", err=True)
         raise typer.Exit(2) from error

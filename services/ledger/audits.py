@@ -39,6 +39,11 @@ class RehearsalFacts:
     figures: Mapping[str, AuditFigure]
 
 
+def quantity(method: str) -> str:
+    """What a method's figures are of: a rate where it measures sampling, else epsilon."""
+    return "sampling rate" if method == "sampling" else "epsilon"
+
+
 def record_audit(path: Path, key: IdentityKey, facts: RehearsalFacts, *, time_utc: str) -> None:
     """Append an AUDIT_RESULT for each method.
 

@@ -16,6 +16,7 @@ from dp.charges import ChargeState
 from dp.errors import PrivacyError
 from dp.plan import Adjacency, Mode, PrivacyPlan, Unit, metric_noise, noise_on_mean
 from services.errors import CorruptError
+from services.ledger.audits import quantity
 from services.report.facts import Facts, PlanFacts, event_text
 from services.report.plots import Plot, bars
 
@@ -310,6 +311,7 @@ def _audits(facts: Facts) -> list[str]:
     rows = [
         _row(
             one.method,
+            quantity(one.method),
             f"{one.lower:.3f}",
             f"{one.claimed:.3f}",
             "ALARM" if one.lower > one.claimed else "consistent",
@@ -317,7 +319,7 @@ def _audits(facts: Facts) -> list[str]:
         )
         for one in facts.audits
     ]
-    head = ("Method", "ε at least (95 %)", "claimed", "")
+    head = ("Method", "of", "at least (95 %)", "claimed", "")
     return ["<h2>Annex: audits</h2>", _table(head, rows)]
 
 

@@ -49,8 +49,13 @@ def from_csv(data: bytes) -> list[bytes]:
         ) from error
 
 
+def is_csv(data: bytes) -> bool:
+    """Whether a file is the report's table of a ledger, by its first column."""
+    return data.startswith(b"seq,")
+
+
 def read_lines(data: bytes) -> list[bytes]:
     """A ledger's lines, of either form; a last line without line feed was cut and is left out."""
-    if data.startswith(b"seq,"):
+    if is_csv(data):
         return from_csv(data)
     return data.split(b"\n")[:-1]

@@ -13,6 +13,7 @@ from dp.audit import (
     cosine_bound,
     cosines,
     inclusion,
+    mean_bound,
     one_run_bound,
     one_run_guesses,
     padding_test,
@@ -126,6 +127,16 @@ def test_cosines_of_nothing_are_refused(scores: list[float], dimension: int, del
     """At least one score, one dimension, and a delta between 0 and 1."""
     with pytest.raises(PlanError, match="at least one score"):
         cosine_bound(scores, dimension, delta)
+
+
+def test_a_mean_is_bounded_by_student_s_quantile() -> None:
+    """Ten values of mean 1 and sd 1: below it by 1.833 roots of a tenth; one value says nothing."""
+    values = np.array([0.0, 2.0] * 5) * math.sqrt(0.9) + (1.0 - math.sqrt(0.9))
+    mean, lower = mean_bound(values)
+    assert mean == pytest.approx(1.0)
+    assert lower == pytest.approx(1.0 - 1.8331129 / math.sqrt(10.0))
+    with pytest.raises(PlanError, match="two"):
+        mean_bound(values[:1])
 
 
 def test_guesses_are_the_extremes() -> None:

@@ -90,13 +90,13 @@ def test_missing_noise_raises_the_alarm() -> None:
 def test_guesses_find_missing_noise_too() -> None:
     """The proof-grade bound needs more canaries to say as much."""
     silent = rehearsal(privacy=plan(z=4.0), count=100, dimension=1000)
-    found = one_run_audit(silent, noise=lambda _: Silence())
+    (found,) = one_run_audit(silent, noise=lambda _: Silence()).values()
     assert found.is_alarm, found
 
 
 def test_a_one_run_audit_refutes_no_right_claim() -> None:
     """Its bound has proof, and stays below."""
-    found = one_run_audit(rehearsal())
+    (found,) = one_run_audit(rehearsal()).values()
     assert not found.is_alarm
     assert found.lower <= found.claimed
 
@@ -126,6 +126,39 @@ def test_unit_modes_are_measured_through_per_sample_gradients(mode: Mode) -> Non
     wrong = rehearsal(privacy=units(mode, z=4.0), unit_task=canaries.canary_task)
     silent = canary_audit(wrong, noise=lambda _: Silence())
     assert silent.is_alarm, silent
+
+
+@pytest.mark.parametrize("mode", [Mode.FEDSGD, Mode.PATIENT, Mode.ISRL])
+def test_sampling_is_measured_where_a_plan_samples(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of the units in each release, through the plan's own sampler; and without it.
+
+    Mutant: the accountant counts q = 1/4, and everybody takes part in every release.
+    """
+    task = pytest.importorskip("fl.training.canaries").canary_task
+    sampled = rehearsal(
+        privacy=units(mode, q=0.25, z=0.6), unit_task=task, count=60, dimension=1000, rounds=4
+    )
+    assert sampled.claimed_sampled < 0.8 * sampled.claimed
+    found = one_run_audit(sampled)
+    assert found["one-run"].claimed == sampled.claimed_sampled
+    assert not found["one-run"].is_alarm
+    assert found["sampling"].claimed == 0.25
+    assert 0.05 < found["sampling"].estimate < 0.45  # four deviations
+    monkeypatch.setattr(
+        "dp.unit_data.poisson_mask", lambda count, _q, _source: np.ones(count, np.bool_)
+    )
+    found = one_run_audit(sampled)
+    assert found["sampling"].is_alarm, found
+    assert found["sampling"].estimate > 0.8
+
+
+def test_a_plan_that_does_not_sample_has_no_rate() -> None:
+    """One figure, against the claim with every unit in every release."""
+    whole = rehearsal()
+    assert whole.claimed_sampled == whole.claimed
+    assert set(one_run_audit(whole)) == {"one-run"}
 
 
 def test_unit_modes_need_a_task_of_canaries() -> None:

@@ -1,16 +1,19 @@
 """Reports and tables: what a ledger says, in words that are true, and read back."""
 
+import json
 import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dp.audit import AuditFigure
 from dp.plan import Adjacency, Mode, Participation, PrivacyPlan, Unit
 from secagg.ids import RunId
 from secagg.testing import make_federation
+from services.cli.main import app
 from services.errors import CorruptError
 from services.ledger.audits import RehearsalFacts, record_audit
 from services.ledger.parties import COORDINATOR, Party, public_keys
@@ -163,6 +166,21 @@ def test_the_table_reads_back(tmp_path: Path) -> None:
     assert read_lines(b"".join(line + b"\n" for line in lines) + b"torn") == lines
     with pytest.raises(CorruptError):
         from_csv(b"a,b\n1,2\n")
+
+
+def test_the_table_verifies_like_the_ledger(tmp_path: Path) -> None:
+    """An auditor who was sent the CSV only."""
+    pytest.importorskip("dp_accounting")
+    lines = written(tmp_path, ring_plan())
+    table, keys = tmp_path / "report.csv", tmp_path / "keys.json"
+    table.write_bytes(to_csv(read_facts(lines)))
+    known = {name: key.hex() for name, key in public_keys(FEDERATION.roster).items()}
+    keys.write_text(json.dumps(known), encoding="utf-8")
+    command = ["ledger", "verify", str(table), "--keys", str(keys)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    table.write_bytes(table.read_bytes().replace(b"ROUND_ABORT", b"ROUND_BLESS"))
+    assert CliRunner().invoke(app, command).exit_code != 0
 
 
 def test_an_empty_ledger_has_spent_nothing() -> None:
