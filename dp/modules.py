@@ -18,6 +18,7 @@ from torch import nn
 from dp.errors import UnsafeModuleError
 
 _PROBE_RECORDS: Final = 8
+_PROBE_REACH: Final = 1e3
 _PROBE_TOLERANCE: Final = 1e-3  # couplings are larger; norms of near-constants are no exacter
 
 # The mean of a batch's losses, a 0-d tensor, from the module's outputs and the targets.
@@ -84,7 +85,8 @@ def check_module(module: nn.Module, loss: LossFunction, examples: Examples) -> t
         if isinstance(part, nn.modules.dropout._DropoutNd):  # noqa: SLF001  # the public base has none
             part.eval()  # its randomness is not a coupling of records
     _shake(probe)
-    inputs, targets = examples.take(np.arange(min(len(examples), _PROBE_RECORDS)))
+    few = examples.take(np.arange(min(len(examples), _PROBE_RECORDS)))
+    inputs, targets = map(_moderate, few)
     advice = _attach_advice(probe)
     before = {name: buffer.clone() for name, buffer in probe.named_buffers()}
     with torch.no_grad():
@@ -130,6 +132,16 @@ def _parameter_faults(module: nn.Module) -> list[str]:
         if not p.is_floating_point():
             faults.append(f"parameter {name!r} is {p.dtype}, expected real floating point")
     return faults
+
+
+def _moderate(values: torch.Tensor) -> torch.Tensor:
+    """Records as the probe tries them: one without a number, or far out, is no module's fault.
+
+    A refusal for its sake would tell that it is there (privacy.md 4.1).
+    """
+    if not values.is_floating_point():
+        return values
+    return torch.nan_to_num(values, nan=0.0).clamp(-_PROBE_REACH, _PROBE_REACH)
 
 
 def _shake(module: nn.Module) -> None:

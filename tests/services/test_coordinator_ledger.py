@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,10 @@ import pytest
 from dp.entries import Kind
 from dp.errors import BudgetExceededError
 from dp.mechanisms import draw_share
-from dp.plan import Adjacency, Mode, PrivacyPlan, Unit, share_noise_std
+from dp.plan import share_noise_std
 from dp.rng import NoiseStream
 from dp.verify import verify_ledger
-from fl.pipeline import vector_spec
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.privacy import as_settings
 from secagg.effects import Aggregate
-from secagg.parameters import RoundParameters
-from secagg.testing import make_federation, make_parameters
-from services.config import DataSetBudget
 from services.coordinator.ledger import (
     BudgetSpentError,
     LedgerUnsignedError,
@@ -33,54 +26,13 @@ from services.ledger.messages import LedgerAnswer, LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys
 from services.ledger.run_book import ledger_path
 from services.observe.logs import get_logger
-from services.silo.ledger import SiloLedgers
 from services.wire.calls import ProtocolEnvelope
+from tests.services.private_run import PrivateRun, budget, now
 
 SILOS = 4
-FEDERATION = make_federation(SILOS, seed=11)
-ROSTER = FEDERATION.roster
-PLAN = PrivacyPlan(
-    unit=Unit.SILO,
-    adjacency=Adjacency.ZERO_OUT,
-    mode=Mode.SILO,
-    clip=1.0,
-    z=2.0,
-    rounds=2,
-    delta=1e-5,
-    dimension=1,
-    cohort_size=SILOS,
-    denominator=4.0,
-    n_c=1,
-    h_dp=2,
-)
-TRAINING = TrainingPlan(
-    task=TaskPlan(name="tests:task"),
-    local=LocalPlan(local_steps=1, learning_rate=0.1),
-    rounds=2,
-    max_silos=SILOS,
-    metrics=False,
-    max_refreshes=0,
-    privacy=as_settings(PLAN),
-)
-
-
-def now() -> datetime:
-    """A clock that stands still."""
-    return datetime(2026, 11, 30, 12, tzinfo=UTC)
-
-
-def parameters(number: int = 1, attempt: int = 0) -> RoundParameters:
-    """Of a round."""
-    return make_parameters(
-        ROSTER,
-        vector_spec(TRAINING, number, 1),
-        round=number,
-        attempt=attempt,
-        n_max=SILOS,
-        training_plan=TRAINING.digest(),
-        dp=PLAN.to_bytes(),
-        h_dp=PLAN.h_dp,
-    )
+SHARED = PrivateRun(silos=SILOS, seed=11, rounds=2)
+FEDERATION, ROSTER, PLAN, TRAINING = SHARED.federation, SHARED.roster, SHARED.plan, SHARED.training
+parameters = SHARED.parameters
 
 
 class World:
@@ -93,20 +45,8 @@ class World:
         self.moved = asyncio.Event()
         self.ledger = self.opened()
         self.silos = {
-            seat: SiloLedgers(
-                budget_settings=DataSetBudget(
-                    data_set=f"d{seat}",
-                    unit="silo",
-                    adjacency="zero_out",
-                    epsilon=5.0,
-                    delta=1e-5,
-                    persons=10,
-                ),
-                folder=folder / str(seat),
-                party=Party(ROSTER.seat(seat).silo.name, FEDERATION.identities[seat]),
-                roster=lambda: ROSTER,
-                now=now,
-                log=get_logger("silo"),
+            seat: SHARED.silo(
+                folder / str(seat), seat, budget(data_set=f"d{seat}", epsilon=5.0, persons=10)
             )
             for seat in ROSTER.indices
         }
@@ -207,9 +147,7 @@ def test_a_plan_that_a_silo_does_not_sign_begins_no_run(tmp_path: Path) -> None:
 def test_a_silo_whose_budget_is_spent_ends_the_run_as_exhausted(tmp_path: Path) -> None:
     """Before the first round, by name."""
     world = World(tmp_path)
-    world.silos[3].budget_settings = DataSetBudget(
-        data_set="d3", unit="silo", adjacency="zero_out", epsilon=1.0, delta=1e-5, persons=10
-    )
+    world.silos[3].budget_settings = budget(data_set="d3", epsilon=1.0)
     with pytest.raises(BudgetSpentError, match=ROSTER.seat(3).silo.name):
         world.run(world.ledger.commit(ROSTER.indices, parameters(), wait_s=20.0))
 

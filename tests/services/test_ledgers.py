@@ -19,100 +19,36 @@ from dp.events import GaussianEvent
 from dp.filters import Filter, FilterKind
 from dp.ledger import Ledger, LedgerStore, SignedHead
 from dp.ledger_testing import LedgerStoreContract
-from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
+from dp.plan import Mode, PrivacyPlan
 from dp.trust import plan_epsilon
 from dp.verify import verify_ledger
 from fl.errors import BudgetExhaustedError, LedgerRefusedError
-from fl.pipeline import vector_spec
-from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.plan import TrainingPlan
 from fl.privacy import as_settings
 from secagg.ids import RunId
 from secagg.messages import Abandon, signed
-from secagg.parameters import MODE_SEMI_HONEST, RoundParameters
+from secagg.parameters import MODE_SEMI_HONEST
 from secagg.roster import Roster
-from secagg.testing import make_federation, make_parameters
+from secagg.testing import make_federation
 from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice, is_ledger
 from services.ledger.parties import COORDINATOR, Party, public_keys
 from services.ledger.proofs import gather, is_promise, read_proof
 from services.ledger.run_book import RunBook, ledger_path, run_account
-from services.observe.logs import get_logger
 from services.silo.data_set import data_set_path
 from services.silo.ledger import SiloLedgers
 from services.storage.ledger import FileLedgerStore
+from tests.services.private_run import NOW, PrivateRun, budget
 
 SILOS = 5
-NOW = "2026-11-30T12:00:00Z"
-FEDERATION = make_federation(SILOS, seed=3)
-ROSTER = FEDERATION.roster
-PLAN = PrivacyPlan(
-    unit=Unit.SILO,
-    adjacency=Adjacency.ZERO_OUT,
-    mode=Mode.SILO,
-    clip=1.0,
-    z=2.0,
-    rounds=4,
-    delta=1e-5,
-    dimension=1,
-    cohort_size=SILOS,
-    denominator=5.0,
-    n_c=1,
-    h_dp=2,
-)
-TRAINING = TrainingPlan(
-    task=TaskPlan(name="tests:task"),
-    local=LocalPlan(local_steps=1, learning_rate=0.1),
-    rounds=4,
-    max_silos=SILOS,
-    metrics=False,
-    max_refreshes=0,
-    privacy=as_settings(PLAN),
-)
+SHARED = PrivateRun(silos=SILOS, seed=3, rounds=4)
+FEDERATION, ROSTER, PLAN, TRAINING = SHARED.federation, SHARED.roster, SHARED.plan, SHARED.training
+round_parameters = SHARED.parameters
 
 
-def now() -> datetime:
-    """A clock that stands still."""
-    return datetime(2026, 11, 30, 12, tzinfo=UTC)
-
-
-def round_parameters(number: int = 1, attempt: int = 0) -> RoundParameters:
-    """Of a round under the plan."""
-    return make_parameters(
-        ROSTER,
-        vector_spec(TRAINING, number, 1),
-        round=number,
-        attempt=attempt,
-        n_max=SILOS,
-        training_plan=TRAINING.digest(),
-        dp=PLAN.to_bytes(),
-        h_dp=PLAN.h_dp,
-    )
-
-
-def settings(**changes: object) -> DataSetBudget:
-    """A silo's budget."""
-    fields: dict[str, object] = {
-        "data_set": "cohort",
-        "unit": "silo",
-        "adjacency": "zero_out",
-        "epsilon": 3.0,
-        "delta": 1e-5,
-        "persons": 40,
-    }
-    return DataSetBudget.model_validate(fields | changes)
-
-
-def silo(folder: Path, seat: int = 1, budget: DataSetBudget | None = None) -> SiloLedgers:
+def silo(folder: Path, seat: int = 1, settings: DataSetBudget | None = None) -> SiloLedgers:
     """A silo's ledgers; another call is another process on the same folder."""
-    name = ROSTER.seat(seat).silo.name
-    return SiloLedgers(
-        budget_settings=budget or settings(),
-        folder=folder,
-        party=Party(name, FEDERATION.identities[seat]),
-        roster=lambda: ROSTER,
-        now=now,
-        log=get_logger("silo"),
-    )
+    return SHARED.silo(folder, seat, settings or budget())
 
 
 class Coordinator:
@@ -218,7 +154,7 @@ def test_a_round_is_charged_before_it_is_trained_and_once(tmp_path: Path) -> Non
 def test_two_runs_at_once_cannot_overspend(tmp_path: Path) -> None:
     """Two processes on one data set: of two charges that fit only alone, one is refused."""
     coordinator = Coordinator(tmp_path / "run")
-    both = [silo(tmp_path / "silo", budget=settings(epsilon=2.5)) for _ in range(2)]
+    both = [silo(tmp_path / "silo", settings=budget(epsilon=2.5)) for _ in range(2)]
     for one in both:
         assert one.budget is not None
     coordinator.commit(both[0])
@@ -262,7 +198,7 @@ def test_a_silo_without_a_budget_refuses_a_plan_and_the_other_way_round(tmp_path
 
 def test_a_plan_that_no_round_fits_is_not_signed(tmp_path: Path) -> None:
     """The refusal comes with the code that ends the run as exhausted."""
-    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "s", 1, settings(epsilon=1))
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "s", 1, budget(epsilon=1))
     answer = mine.receive(coordinator.notice(draft=coordinator.draft_plan()))
     assert answer.code == BudgetExhaustedError.__name__
     assert not answer.signature
@@ -618,20 +554,20 @@ def test_a_budget_s_settings_move_its_limits_and_nothing_else(tmp_path: Path) ->
     """Another epsilon is a BUDGET_SET; another unit is refused."""
     first = silo(tmp_path)
     assert first.budget is not None
-    second = silo(tmp_path, budget=settings(epsilon=5.0))
+    second = silo(tmp_path, settings=budget(epsilon=5.0))
     assert second.budget is not None
     kinds = [
         entry.kind for entry in Ledger(FileLedgerStore(data_set_path(tmp_path, "cohort"))).entries
     ]
     assert kinds == [Kind.GENESIS, Kind.BUDGET_SET, Kind.BUDGET_SET]
-    third = silo(tmp_path, budget=settings(unit="patient"))
+    third = silo(tmp_path, settings=budget(unit="patient"))
     with pytest.raises(LedgerRefusedError, match="never change"):
         third.check_round(round_parameters(), TRAINING)
 
 
 def test_a_delta_that_would_allow_one_person_s_data_is_refused(tmp_path: Path) -> None:
     """Delta below 1/N; N stays inside the silo."""
-    one = silo(tmp_path, budget=settings(delta=0.1))
+    one = silo(tmp_path, settings=budget(delta=0.1))
     with pytest.raises(LedgerRefusedError) as caught:
         one.check_round(round_parameters(), TRAINING)
     assert "40" not in str(caught.value)
@@ -664,7 +600,7 @@ def test_a_budget_of_ten_ends_after_23_rounds(tmp_path: Path) -> None:
     assert book.spent == pytest.approx(9.991, abs=1e-3)
     with pytest.raises(BudgetExceededError):
         book.charge(24, 0, time_utc=NOW)
-    mine = silo(tmp_path / "silo", budget=settings(epsilon=10.0)).budget
+    mine = silo(tmp_path / "silo", settings=budget(epsilon=10.0)).budget
     assert mine is not None
     intent = intent_for(plan, run_id="aa", round_number=1, epsilon=10.0)
     assert mine.rounds_left(intent) == 23
@@ -677,7 +613,7 @@ def test_two_processes_are_granted_what_one_ledger_allows(tmp_path: Path) -> Non
     for repeat in range(8):
         folder = tmp_path / str(repeat)
         coordinator = Coordinator(folder / "run")
-        both = [silo(folder / "silo", budget=settings(epsilon=limit)) for _ in range(2)]
+        both = [silo(folder / "silo", settings=budget(epsilon=limit)) for _ in range(2)]
         assert both[0].budget is not None
         coordinator.commit(both[0])
         for number in range(1, 5):
@@ -739,7 +675,7 @@ class TestAHostileOperator:
         assert self.spent(self.one) == pytest.approx(1.9943, abs=1e-3)
 
     def opened(self, **changes: object) -> SiloLedgers:
-        return silo(self.folder, budget=settings(**({"epsilon": self.LIMIT} | changes)))
+        return silo(self.folder, settings=budget(**({"epsilon": self.LIMIT} | changes)))
 
     def spent(self, one: SiloLedgers) -> float:
         assert one.budget is not None

@@ -36,6 +36,7 @@ from fl.training.custom import OwnModel, OwnTask
 from fl.training.loop import TensorExamples
 from secagg import verification
 from secagg.ids import RunId
+from secagg.messages import Advertise, MaskedInput, Share, Survivors, Unmask
 from secagg.testing import Outcome, RoundHarness, SeededRng, make_federation, make_parameters
 
 SILOS = 4
@@ -56,10 +57,10 @@ class Silence:
         return np.full(count, 2**63, np.uint64)
 
 
-def task(seat: int) -> OwnTask:
+def task(seat: int, *, rows: int = ROWS, scale: float = 1.0) -> OwnTask:
     """A silo's rows; each is a unit."""
     draws = generator(seat, "rows")
-    inputs = draws.normal(size=(ROWS, FEATURES))
+    inputs = scale * draws.normal(size=(rows, FEATURES))
     targets = (inputs[:, :1] > 0).astype(np.float64)
     return OwnTask(
         OwnModel(
@@ -69,7 +70,7 @@ def task(seat: int) -> OwnTask:
             ),
             loss=nn.functional.binary_cross_entropy_with_logits,
             correct=lambda outputs, truth: int(((outputs > 0) == (truth > 0.5)).sum()),
-            unit_of=np.arange(ROWS),
+            unit_of=np.arange(rows),
         )
     )
 
@@ -225,3 +226,22 @@ def test_tags_are_over_the_noised_integers(mode: Mode, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(verification.SegmentTags, "add", before_noise)
     assert not opened.outcome().silo_aggregates
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_a_silo_sends_has_the_kinds_and_sizes_of_the_plan(mode: Mode) -> None:
+    """Not of its data: fewer rows, far values or no number at all show in no message.
+
+    The five kinds have no place for a count, a norm, a loss or a reason in words.
+    """
+    seen = []
+    for other in (task(2), task(2, rows=30), task(2, scale=1e6), task(2, scale=float("nan"))):
+        opened = Opened(mode, metrics=mode is not Mode.CENTRAL)
+        opened.tasks[2] = other
+        outcome = opened.outcome()
+        assert outcome.aggregate is not None, outcome.aborted
+        # An upload's digests stand in its message; its length is the vector's, which is the plan's.
+        seen.append([(seat, type(one), len(one.encode())) for seat, one in outcome.received])
+    assert all(one == seen[0] for one in seen)
+    kinds = {kind for _, kind, _ in seen[0]}
+    assert kinds == {Advertise, Share, MaskedInput, Survivors, Unmask}
