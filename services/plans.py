@@ -130,7 +130,7 @@ def build_query(columns: Columns) -> StatisticsQuery:
     try:
         return StatisticsQuery(
             numeric=tuple(NumericColumn(**one) for one in columns.numeric),  # type: ignore[arg-type] # checked in __post_init__
-            categorical=tuple(CategoricalColumn(**one) for one in columns.categorical),  # type: ignore[arg-type] # likewise
+            categorical=tuple(CategoricalColumn(**one) for one in columns.categorical),  # type: ignore[arg-type] # checked in __post_init__
         )
     except (LearningError, TypeError) as error:
         raise ConfigError(f"expected [[numeric]] and [[categorical]] tables: {error}") from error

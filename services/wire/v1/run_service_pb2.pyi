@@ -366,7 +366,7 @@ Global___ChangeMemberResponse: _TypeAlias = ChangeMemberResponse  # noqa: Y015
 
 @_typing.final
 class FetchModelRequest(_message.Message):
-    """Reads a chunk of the model file."""
+    """Reads a chunk of the released file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,14 +392,14 @@ Global___FetchModelRequest: _TypeAlias = FetchModelRequest  # noqa: Y015
 
 @_typing.final
 class FetchModelResponse(_message.Message):
-    """A chunk of the model file."""
+    """A chunk of the released file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chunk(self) -> _vector_pb2.Chunk:
-        """Its vector's round is the round after which the model stands; if that changes between two
+        """Its vector's round is the round after which the file stands; if that changes between two
         chunks, start again from index 0.
         """
 

@@ -124,8 +124,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchModel(self, request, context):
-        """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
-        side effects.
+        """Reads one chunk of what a run has released last: its model, a safetensors file, or the sums of
+        a statistics run, JSON. Callers: operators. No side effects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,8 +54,8 @@ class RunServiceStub:
     next attempt on. Callers: operators. Idempotent.
     """
     FetchModel: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.FetchModelRequest, _run_service_pb2.FetchModelResponse]
-    """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
-    side effects.
+    """Reads one chunk of what a run has released last: its model, a safetensors file, or the sums of
+    a statistics run, JSON. Callers: operators. No side effects.
     """
 
 @_typing.type_check_only
@@ -84,8 +84,8 @@ class RunServiceAsyncStub(RunServiceStub):
     next attempt on. Callers: operators. Idempotent.
     """
     FetchModel: _aio.UnaryUnaryMultiCallable[_run_service_pb2.FetchModelRequest, _run_service_pb2.FetchModelResponse]  # type: ignore[assignment]
-    """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
-    side effects.
+    """Reads one chunk of what a run has released last: its model, a safetensors file, or the sums of
+    a statistics run, JSON. Callers: operators. No side effects.
     """
 
 class RunServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -153,8 +153,8 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _run_service_pb2.FetchModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_run_service_pb2.FetchModelResponse, _abc.Awaitable[_run_service_pb2.FetchModelResponse]]:
-        """Reads one chunk of a run's newest released model, a safetensors file. Callers: operators. No
-        side effects.
+        """Reads one chunk of what a run has released last: its model, a safetensors file, or the sums of
+        a statistics run, JSON. Callers: operators. No side effects.
         """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
