@@ -257,6 +257,32 @@ def test_a_silo_with_new_keys_goes_on_with_what_the_old_ones_spent(world: World)
     assert ledger_path(world.ledgers(name), RunId.parse(run)).exists()
 
 
+def test_a_charge_comes_back_with_the_promises_of_those_who_signed_the_plan(world: World) -> None:
+    """All four must be in the sum, and one dies: three promise, which is what four silos need."""
+    world.silos["silo-4"].end()
+    fatal = world.start("silo-4", fault="silo.before-upload@1=kill")
+    fatal.wait_for("connected", timeout_s=PATIENCE_S)
+    own = world.ledgers("silo-1") / "data-set-toy-1.jsonl"
+    run = RunId.parse(world.run(rounds=1, expect=1, h_dp=3))
+    assert "silo-4" in world.status(run.hex).summary.reason
+    lines = ledger_path(world.ledgers("coordinator"), run).read_bytes().splitlines()
+    entries = [json.loads(line) for line in lines]
+    commit = next(one["body"] for one in entries if one["kind"] == "PLAN_COMMIT")
+    assert (commit["n_c"], commit["threshold"], commit["floor"]) == (1, 3, 4)
+    (ended,) = [one["body"] for one in entries if one["kind"] == "ROUND_ABORT"]
+    assert ended["returned"]
+    assert {one["signer"] for one in ended["proof"]["statements"]} == set(SILOS[:3])
+    former = ("--former", str(world.federation.home / "silo-2/old/roster.json"))
+    ledger = str(ledger_path(world.ledgers("coordinator"), run))
+    known = ("-d", str(world.federation.home / "silo-2/keys"), *former)
+    assert "spent 0.0000" in world.secagg("ledger", "verify", ledger, *known, expect=0)
+    world.silos["silo-1"].wait_for("run-ended", run=run.hex, timeout_s=PATIENCE_S)
+    last = json.loads(own.read_bytes().splitlines()[-1])
+    assert (last["kind"], last["body"]["returned"]) == ("ROUND_ABORT", True)
+    world.secagg("ledger", "verify", str(own), *known, expect=0)
+    world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
+
+
 RECORDS = """
 [run]
 name = "private records"
