@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dp.account import Account, intent_for
+from dp.account import intent_for
 from dp.budget import Budget
-from dp.charges import Proof, ProofKind, Release, Statement
+from dp.charges import Release
 from dp.commitments import genesis_body, plan_commit_body
-from dp.entries import Entry, Kind
+from dp.entries import Kind
 from dp.errors import PlanError
 from dp.events import GaussianEvent
 from dp.filters import Filter, FilterKind
-from dp.ledger import Ed25519Signer, Head, Ledger, LedgerKind, SignedHead, sign_head
+from dp.ledger import Head, Ledger, LedgerKind, SignedHead, sign_head
 from dp.ledger_testing import MemoryLedgerStore
 from dp.offline import protocol_fields
 from dp.plan import (
@@ -36,123 +36,43 @@ from dp.plan import (
     round_event,
 )
 from dp.recount import UnreadableError, grid_sensitivity, number, read_event
-from dp.renyi import best_order
-from dp.trust import realized_z
 from dp.verify import main, verify_ledger
+from tests.dp.signed_ledger import (
+    ABORT,
+    AUDIT,
+    BUDGET,
+    CLOSE,
+    COMMIT,
+    CORRECTION,
+    DEAD,
+    INTENT,
+    INTENT_2,
+    KEYS,
+    LEDGER,
+    LIMIT,
+    METRIC,
+    NOW,
+    PLAN,
+    RELEASE,
+    RETURN,
+    RUN,
+    SAMPLED,
+    SIGNERS,
+    SILOS,
+    STEPS,
+    Steps,
+    abandon,
+    account,
+    append,
+    chained,
+    lines,
+    steps_of,
+    written,
+)
 
 pytest.importorskip("dp_accounting")
 
 ROOT = Path(__file__).parents[2]
-NOW = "2026-11-30T12:00:00Z"
-RUN = "ab" * 16
-SILOS = tuple(f"silo-{letter}" for letter in "abcdefghij")
-SIGNERS = {
-    name: Ed25519Signer(
-        name=name, key=Ed25519PrivateKey.from_private_bytes(bytes([place + 1] * 32))
-    )
-    for place, name in enumerate(("coordinator", *SILOS))
-}
-KEYS = {name: signer.public_key for name, signer in SIGNERS.items()}
-PLAN = PrivacyPlan(
-    unit=Unit.SILO, adjacency=Adjacency.ZERO_OUT, mode=Mode.SILO, clip=1.0, z=4.0, rounds=50,
-    delta=1e-5, dimension=20, cohort_size=10, denominator=10.0, n_c=3, h_dp=4,
-)  # fmt: skip
-SAMPLED = replace(
-    PLAN, unit=Unit.RECORD, mode=Mode.FEDSGD, q=0.1, participation=Participation.POISSON, z=1.1,
-    rounds=100, denominator=500.0, max_units_per_silo=600,
-)  # fmt: skip
-LIMIT = 10.0
-
-
-def account(plan: PrivacyPlan, **changes: Any) -> Account:
-    """An account in the plan's own relation."""
-    everybody = plan.participation is not Participation.POISSON and plan.noise is Noise.GAUSSIAN
-    rule = (
-        Filter(kind=FilterKind.GDP, delta=1e-5)
-        if everybody
-        else Filter(kind=FilterKind.RDP, delta=1e-5, order=best_order(LIMIT, 1e-5))
-    )
-    values: dict[str, Any] = {
-        "data_set": "run", "unit": plan.unit, "adjacency": plan.adjacency, "filter": rule,
-        "epsilon": LIMIT,
-    }  # fmt: skip
-    return Account(**{**values, **changes})
-
-
-def append(
-    ledger: Ledger, kind: Kind, body: dict[str, Any], *signers: str, run_id: str = ""
-) -> Entry:
-    """Draft, sign, append."""
-    entry = ledger.draft(kind, body, time_utc=NOW, run_id=run_id)
-    return ledger.append(entry.signed_by(*(SIGNERS[name] for name in signers)))
-
-
-def abandon(charge_round: int, attempt: int, seat: int, *, run: str = RUN) -> bytes:
-    """What a silo signs in the protocol: label, federation, run, round, attempt, seat."""
-    fields = [
-        b"SA1/abandon", b"federation", bytes.fromhex(run), charge_round.to_bytes(8),
-        attempt.to_bytes(4), seat.to_bytes(4),
-    ]  # fmt: skip
-    return len(fields).to_bytes(4) + b"".join(len(one).to_bytes(4) + one for one in fields)
-
-
-def proof(charge_round: int = 3, attempt: int = 0, *, signers: int = 8, run: str = RUN) -> Proof:
-    """Signed statements that an attempt is dead."""
-    statements = []
-    for seat, name in enumerate(SILOS[:signers]):
-        message = abandon(charge_round, attempt, seat, run=run)
-        signature = SIGNERS[name].sign(message)
-        statements.append(Statement(signer=name, message=message, signature=signature))
-    return Proof(kind=ProofKind.ABANDON, statements=tuple(statements))
-
-
-def written(plan: PrivacyPlan = PLAN, rounds: int = 2, **limits: Any) -> Ledger:
-    """A run: plan, rounds, a metric, an attempt that died, an audit, a correction, the end."""
-    ledger = Ledger(MemoryLedgerStore())
-    body = genesis_body(
-        LedgerKind.RUN, writer="coordinator", subject="federation", keys=KEYS, policy="0" * 64,
-        software={"dp": "1"},
-    )  # fmt: skip
-    append(ledger, Kind.GENESIS, body, "coordinator")
-    budget = Budget(ledger, SIGNERS["coordinator"])
-    budget.set(account(plan, **limits), time_utc=NOW)
-    commit = plan_commit_body(plan, silos=SILOS, threshold=6, floor=7, n_c=3, manifest="1" * 64)
-    append(ledger, Kind.PLAN_COMMIT, commit, "coordinator", *SILOS, run_id=RUN)
-    for number_ in range(1, rounds + 1):
-        made = intent_for(plan, run_id=RUN, round_number=number_, epsilon=LIMIT)
-        charge = budget.charge(made, time_utc=NOW)
-        event = made.event
-        if isinstance(event, GaussianEvent):
-            event = replace(event, z=realized_z(plan, 8))
-        release = Release(
-            survivors=SILOS[:8], threshold=7, transcript="2" * 64, event=event,
-            audit={"padding_ratio": "1.02"},
-        )  # fmt: skip
-        draft = budget.draft_release(charge.entry_hash, release, time_utc=NOW)
-        budget.append(draft.signed_by(*(SIGNERS[name] for name in SILOS[:7])))
-    dead = intent_for(plan, run_id=RUN, round_number=rounds + 1, epsilon=LIMIT)
-    charge = budget.charge(dead, time_utc=NOW)
-    budget.give_back(
-        charge.entry_hash, proof(rounds + 1), time_utc=NOW, checker=lambda _charge, _proof: True
-    )
-    again = budget.charge(replace(dead, attempt=1), time_utc=NOW)
-    budget.abort(again.entry_hash, time_utc=NOW, reason="TOO_FEW_SURVIVORS")
-    metric = replace(dead, purpose="metrics")
-    budget.charge(metric, time_utc=NOW, metric=True)
-    audit = {"method": "canary", "claimed": "8.6", "lower": "7.9"}
-    append(ledger, Kind.AUDIT_RESULT, audit, "coordinator")
-    refers = {"refers": charge.entry_hash, "text": "a note"}
-    append(ledger, Kind.CORRECTION, refers, "coordinator")
-    append(ledger, Kind.CLOSE, {}, "coordinator")
-    return ledger
-
-
-def lines(ledger: Ledger) -> list[bytes]:
-    """As a file has them."""
-    return [entry.to_line() for entry in ledger.entries]
-
-
-LEDGER = written()
 
 
 class TestTrueLedgers:
@@ -239,53 +159,6 @@ class TestTrueLedgers:
 
 
 # --- lies, properly signed -----------------------------------------------------------------
-
-Steps = list[dict[str, Any]]
-
-
-def steps_of(ledger: Ledger) -> Steps:
-    """The entries as a script: hashes of earlier entries become their places."""
-    places = {entry.entry_hash: f"@{entry.seq}" for entry in ledger.entries}
-    text = json.dumps(
-        [
-            {
-                "kind": entry.kind.value,
-                "body": entry.body,
-                "run_id": entry.run_id,
-                "signers": [one.signer for one in entry.sigs],
-            }
-            for entry in ledger.entries
-        ]
-    )
-    for entry_hash, place in places.items():
-        text = text.replace(entry_hash, place)
-    return json.loads(text)  # type: ignore[no-any-return]  # the list just written
-
-
-def chained(steps: Steps) -> list[bytes]:
-    """Sign and chain a script, as its writers could."""
-    done: list[Entry] = []
-    for seq, step in enumerate(steps):
-        text = json.dumps(step["body"])
-        for place in range(seq - 1, -1, -1):
-            text = text.replace(f'"@{place}"', f'"{done[place].entry_hash}"')
-        entry = Entry(
-            seq=seq,
-            prev_hash=done[-1].entry_hash if done else "0" * 64,
-            kind=Kind(step["kind"]),
-            run_id=step["run_id"],
-            time_utc=NOW,
-            body=json.loads(text),
-        )
-        done.append(entry.signed_by(*(SIGNERS[name] for name in step["signers"])))
-    return [entry.to_line() for entry in done]
-
-
-STEPS = steps_of(LEDGER)
-BUDGET, COMMIT, INTENT, RELEASE, INTENT_2, _RELEASE_2, DEAD, RETURN, AGAIN, ABORT, METRIC = range(
-    1, 12
-)
-AUDIT, CORRECTION, CLOSE = 12, 13, 14
 
 
 def test_the_script_is_the_ledger() -> None:
@@ -597,114 +470,6 @@ class TestReader:
         assert protocol_fields(good)[0] == b"SA1/abandon"
         for bad in (b"", b"\0", good[:-1], good + b"\0", b"\0\0\0\2" + good[4:]):
             assert protocol_fields(bad) == []
-
-
-class TestReturnedCharges:
-    """What came back is counted with what all silos signed, never with the proof's own claims."""
-
-    def texts(self, steps: Steps) -> str:
-        """What is found."""
-        found = verify_ledger(chained(steps), KEYS).findings.items
-        return " | ".join(one.text for one in found)
-
-    def returned(self, statements: Proof, **claims: Any) -> Steps:
-        """The ledger with this proof for its dead attempt."""
-        steps = copy.deepcopy(STEPS)
-        steps[RETURN]["body"]["proof"] = json.loads(json.dumps({**statements.to_json(), **claims}))
-        return steps
-
-    @pytest.mark.parametrize(("signers", "good"), [(10, True), (8, True), (7, False), (1, False)])
-    def test_the_promises_are_counted_against_the_committed_plan(
-        self, signers: int, good: bool
-    ) -> None:
-        """Ten silos, n_c = 3, t = 6: of ten, 8 must promise; 7 leave 3 + 3 who could open."""
-        found = self.texts(self.returned(proof(signers=signers)))
-        assert (found == "") is good, found
-        assert good or f"{signers} genuine promises, expected 8 of 10 silos" in found
-
-    @pytest.mark.parametrize("members", [1, 2, 5, 7])
-    def test_invented_members_prove_nothing(self, members: int) -> None:
-        """The attack: a proof that names its own cohort and quorum, all genuinely signed."""
-        lie = {"members": list(SILOS[:members]), "threshold": members // 2 + 1}
-        found = self.texts(self.returned(proof(signers=members), **lie))
-        assert "expected 8 of 10 silos" in found
-
-    def test_strangers_and_repeated_silos_prove_nothing(self) -> None:
-        """The coordinator and names outside the plan do not count, nor does a silo twice."""
-        steps = self.returned(proof(signers=7))
-        statements = steps[RETURN]["body"]["proof"]["statements"]
-        message = abandon(3, 0, 0)
-        for stranger in ("coordinator", "stranger"):
-            signature = SIGNERS["coordinator"].sign(message).hex()
-            statements.append(
-                {"signer": stranger, "message": message.hex(), "signature": signature}
-            )
-        statements.append(statements[0])
-        assert "7 genuine promises" in self.texts(steps)
-
-    @pytest.mark.parametrize(
-        "where", [{"charge_round": 4}, {"attempt": 1}, {"run": "cd" * 16}], ids=str
-    )
-    def test_promises_of_another_attempt_or_run_prove_nothing(self, where: dict[str, Any]) -> None:
-        """Genuine ones, of all ten silos."""
-        assert "0 genuine promises" in self.texts(self.returned(proof(signers=10, **where)))
-
-    def test_n_c_colluders_beside_too_few_honest_silos_prove_nothing(self) -> None:
-        """Three colluders promise and lie: with five honest ones it holds, with four it does not.
-
-        Five honest silos then have not promised, and with the three liars eight could open it.
-        """
-        for honest, good in ((5, True), (4, False)):
-            assert (self.texts(self.returned(proof(signers=3 + honest))) == "") is good
-
-    def test_a_commitment_to_fewer_silos_is_not_the_run_s(self) -> None:
-        """Colluders cannot commit among themselves: the release needs the floor of its silos."""
-        steps = self.returned(proof(signers=7))
-        steps[COMMIT]["body"]["silos"] = list(SILOS[:7])
-        steps[COMMIT]["signers"] = ["coordinator", *SILOS[:7]]
-        assert "expected at least 7 survivors" in self.texts(steps)
-
-    def data_set(self, *, signed: bool = True, lines_from: Ledger = LEDGER) -> Steps:
-        """A data set's ledger with the same dead attempt, as a silo writes it."""
-        run_commit = lines_from.entries[COMMIT]
-        steps = [copy.deepcopy(STEPS[place]) for place in (0, BUDGET, COMMIT, DEAD, RETURN)]
-        steps[0]["body"].update(ledger="data_set", writer="silo-a")
-        for step in steps:
-            step["signers"] = ["silo-a"]
-        body = steps[2]["body"]
-        body["refers"] = run_commit.entry_hash
-        if signed:
-            body["signed"] = run_commit.to_line().decode()
-        event = read_event(steps[3]["body"]["booked"])
-        account_ = steps[1]["body"]
-        rule = Filter(kind=FilterKind.GDP, delta=float(account_["delta"]))
-        after = rule.epsilon([GaussianEvent(z=event.z, delta_impl=event.delta_impl)])
-        steps[3]["body"].update(eps_before="0", eps_after=f"{after:.12f}")
-        steps[4]["body"]["intent"] = "@3"
-        return steps
-
-    def test_a_data_set_s_ledger_carries_what_all_signed(self) -> None:
-        """Then its returned charges verify, too; without it, nothing shows the quorum."""
-        assert self.texts(self.data_set()) == ""
-        assert "no commitment of its run" in self.texts(self.data_set(signed=False))
-
-    @pytest.mark.parametrize("lie", ["silos", "n_c", "run", "forged"])
-    def test_a_silo_cannot_commit_alone(self, lie: str) -> None:
-        """A body beside the signed one, another run's commitment, or signatures of its own."""
-        steps = self.data_set()
-        body = steps[2]["body"]
-        match lie:
-            case "silos":
-                body["silos"] = list(SILOS[:5])
-            case "n_c":
-                body["n_c"] = 0
-            case "run":
-                steps[2]["run_id"] = "cd" * 16
-            case _:
-                mine = replace(LEDGER.entries[COMMIT], sigs=())
-                forged = [replace(SIGNERS["silo-a"], name=name) for name in SILOS]
-                body["signed"] = mine.signed_by(*forged).to_line().decode()
-        assert "no commitment of its run" in self.texts(steps)
 
 
 class TestRecount:
