@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from dp import local_sgd
-from dp.errors import InfeasibleError, PlanError, UnsafeModuleError
+from dp.errors import InfeasibleError, PlanError
 from dp.local_sgd import (
     NoisyOptimizer,
     fedsgd_sum,
@@ -33,7 +33,7 @@ from dp.mechanisms import (
     metric_means,
     split_padding,
 )
-from dp.modules import check_module, trainable, unwrapped
+from dp.modules import trainable, unwrapped
 from dp.plan import (
     Adjacency,
     Clipping,
@@ -52,6 +52,7 @@ from dp.plan import (
 from dp.rng import NoiseStream, ReplayStream
 from dp.testing import CountingSource
 from dp.unit_data import Meter, UnitData
+from tests.dp.rows import Rows, records, small_model
 
 STEP = 2.0**-12
 
@@ -63,38 +64,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class Rows:
-    """Records in two tensors; `broken` rows raise when they are read."""
-
-    def __init__(self, inputs: Any, targets: Any, broken: int = -1) -> None:
-        self.inputs = inputs
-        self.targets = targets
-        self.broken = broken
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def take(self, rows: Any) -> Any:
-        """Return these rows."""
-        if self.broken in rows:
-            raise OSError("a bad row")
-        chosen = torch.from_numpy(rows)
-        return self.inputs[chosen], self.targets[chosen]
-
-
-def records(count: int = 40, seed: int = 0, broken: int = -1) -> Rows:
-    """Return records of three features and two classes."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(count, 3, generator=generator)
-    return Rows(inputs, (inputs[:, 0] > 0).long(), broken)
-
-
-def small_model(seed: int = 1) -> nn.Module:
-    """Return two layers of 3·4 + 4 + 4·2 + 2 = 26 parameters."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
 def plan(mode: Mode, **changes: Any) -> PrivacyPlan:
@@ -580,88 +549,6 @@ def test_opa_08_few_units_are_refused() -> None:
     with pytest.raises(InfeasibleError):
         UnitData(examples=Rows(torch.zeros(0, 3), torch.zeros(0)), min_units=0)
     assert UnitData(examples=records(3), min_units=2).count == 3
-
-
-def test_opa_01_batch_norm_is_refused_for_all() -> None:
-    """OPA-01: refused when the training plan is set up, with trainable weights and without."""
-    torch.manual_seed(0)
-    hiding = [
-        nn.BatchNorm1d(4),
-        nn.BatchNorm1d(4, affine=False),
-        nn.BatchNorm1d(4, affine=False, track_running_stats=False),
-        nn.BatchNorm1d(4).requires_grad_(requires_grad=False),
-    ]
-    for norm in hiding:
-        model = nn.Sequential(nn.Linear(3, 4), norm, nn.Linear(4, 2))
-        for p in model[2].parameters():
-            nn.init.zeros_(p)  # a last layer of zeros must not hide the coupling
-        with pytest.raises(UnsafeModuleError):
-            check_module(model, functional.cross_entropy, records())
-
-
-def test_opa_01_a_norm_that_erases_its_input_is_pointed_out() -> None:
-    """OPA-01: one channel per group on one-dimensional features is allowed, with advice."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(4, 4), nn.Linear(4, 2))
-    (advice,) = check_module(model, functional.cross_entropy, records())
-    assert "'1'" in advice
-    assert "fewer groups" in advice
-    fine = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
-    assert check_module(fine, functional.cross_entropy, records()) == ()
-    pixels = Rows(records().inputs.repeat(1, 2), records().targets)
-    images = nn.Sequential(
-        nn.Unflatten(1, (3, 2)), nn.GroupNorm(3, 3), nn.Flatten(), nn.Linear(6, 2)
-    )
-    assert check_module(images, functional.cross_entropy, pixels) == ()
-
-
-def test_a_safe_module_passes_and_stays_as_it_was() -> None:
-    """Dropout is no coupling; the check works on a copy."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
-    before = [p.detach().clone() for p in model.parameters()]
-    assert check_module(model, functional.cross_entropy, records()) == ()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
-    assert not model.training
-
-
-class Tied(nn.Module):
-    """Two names for one weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 3)
-        self.b = nn.Linear(3, 3)
-        self.b.weight = self.a.weight
-
-    def forward(self, x: Any) -> Any:
-        """Apply both."""
-        return self.b(self.a(x))
-
-
-def test_tied_complex_and_batch_coupled_parts_are_listed() -> None:
-    """Each fault is named."""
-    with pytest.raises(UnsafeModuleError, match=r"'a.weight' and 'b.weight' are tied"):
-        check_module(Tied(), functional.cross_entropy, records())
-    odd = small_model()
-    odd.register_parameter("phase", nn.Parameter(torch.zeros(1, dtype=torch.complex64)))
-    with pytest.raises(UnsafeModuleError, match=r"'phase' is torch.complex64"):
-        check_module(odd, functional.cross_entropy, records())
-
-    def contrastive(outputs: Any, targets: Any) -> Any:
-        return functional.cross_entropy(outputs - outputs.mean(dim=0), targets)
-
-    def summed(outputs: Any, targets: Any) -> Any:
-        return functional.cross_entropy(outputs, targets, reduction="sum")
-
-    def class_weighted(outputs: Any, targets: Any) -> Any:
-        return functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 3.0]))
-
-    def of_eight(outputs: Any, targets: Any) -> Any:
-        return functional.cross_entropy(outputs.reshape(8, 2), targets)
-
-    for loss in (contrastive, summed, class_weighted, of_eight):
-        with pytest.raises(UnsafeModuleError, match="mean of its records"):
-            check_module(small_model(), loss, records())
 
 
 def test_opa_03_names_do_not_change_and_all_wrappers_are_seen_through() -> None:
