@@ -663,8 +663,8 @@ def test_no_unit_moves_a_release_by_more_than_its_noise_is_sized_for(
         changes |= {"unit": Unit.SILO, "max_units_per_silo": 1}
     if mode is Mode.CENTRAL:
         changes |= {"n_c": 0, "h_dp": 0, "padding": 0}
-    unweighted = weights is Weights.UNIFORM or mode in {Mode.FEDSGD, Mode.PATIENT}
-    if (most < 1.0 and unweighted) or (weights is Weights.HIDDEN and not is_silo):
+    idle = most < 1.0 if weights is Weights.UNIFORM else mode in {Mode.FEDSGD, Mode.PATIENT}
+    if idle or (weights is Weights.HIDDEN and not is_silo):
         with pytest.raises(PlanError, match="weight"):
             plan(mode, **changes)
         return
