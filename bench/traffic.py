@@ -67,7 +67,15 @@ class Traffic:
 
 
 def traffic(  # the formula's variables
-    *, silos: int, threshold: int, dim: int, ring_bits: int, place: int, parameters: int, plan: int
+    *,
+    silos: int,
+    threshold: int,
+    dim: int,
+    ring_bits: int,
+    place: int,
+    parameters: int,
+    plan: int,
+    vouchers: int = 0,
 ) -> Traffic:
     """The formula.
 
@@ -79,10 +87,13 @@ def traffic(  # the formula's variables
         place: the silo's in the sorted cohort, from 0; the lengths of Merkle paths follow.
         parameters: encoded bytes of the round's parameters.
         plan: bytes of the training plan's document.
+        vouchers: silos that vouch for the state: n_c + 1 of them after a run's first round.
     """
     lengths = _list(*[8] * _SEGMENTS)
     entry = record("survivor-entry", _SEAT, _DIGEST, lengths, _PREFIX, _SIGNATURE)
-    endorsements = _list(*[record("endorsement", _SEAT, _SIGNATURE)] * threshold)
+    endorsement = record("endorsement", _SEAT, _SIGNATURE)
+    endorsements = _list(*[endorsement] * threshold)
+    succession = record("succession", 8, _list(*[endorsement] * vouchers)) if vouchers else 0
     advertise = record("advertise-message", _SIGNATURE, *[_DIGEST] * 4, 0, _SEAT)
 
     def box(*, own: bool) -> int:
@@ -111,7 +122,7 @@ def traffic(  # the formula's variables
             "advertise": record("open-message", _SIGNATURE, parameters, plan, _PREFIX),
             "share": record("keys-message", _list(*[advertise] * silos)),
             "mask": record("boxes-message", deliveries, _PREFIX)
-            + record("state-message", _SIGNATURE, _DIGEST, _DIGEST, 8),
+            + record("state-message", _SIGNATURE, _DIGEST, _DIGEST, 8, succession),
             "survivors": record("survivors-request", _list(*[entry] * silos), _PREFIX),
             "unmask": record("certificate-message", endorsements),
             "result": record(

@@ -17,6 +17,7 @@ from fl.errors import LeftRunError, RunStateError, VariateLostError
 from fl.ports import FloatVector, SiloMemory
 from fl.state import State, decode_state, encode_state
 from secagg.canonical import decode, encode, read_u64, u64
+from secagg.chain import Standpoint
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES
 from secagg.rng import Rng
@@ -75,18 +76,13 @@ class RunMemory:
             self._write({_SECRET: stored})
         return stored
 
-    def required_state(self, number: int) -> bytes | None:
-        """Return the model hash that round `number` must have, None if it is not known."""
-        known, state_hash = self._following()
-        return state_hash if known == number else None
-
-    def _following(self) -> tuple[int, bytes | None]:
-        """Return the last round whose state is known beforehand, and its hash; 0 for none."""
+    def standpoint(self) -> Standpoint | None:
+        """Return where the silo left the run, None if it has settled no round of it."""
         stored = self._read(_NEXT)
         if stored is None:
-            return 0, None
-        known, state_hash = decode(stored, "next-state", max_bytes=1024, fields=2)
-        return read_u64(known), state_hash
+            return None
+        following, state_hash = decode(stored, "next-state", max_bytes=1024, fields=2)
+        return Standpoint(round=read_u64(following) - 1, model_hash=state_hash)
 
     @property
     def is_leaving(self) -> bool:
@@ -157,8 +153,10 @@ class RunMemory:
             RunStateError: it survived, but remembers no contribution.
         """
         writes: dict[str, bytes | None] = {}
-        # A result that was withheld until now must not take back what a later one requires.
-        if following is not None and number + 1 >= self._following()[0]:
+        # A result that was withheld until now takes back nothing that a later one requires, and
+        # what is signed of a round (secagg.messages.Settled) is said once.
+        known = self.standpoint()
+        if following is not None and (known is None or number > known.round):
             writes[_NEXT] = encode("next-state", u64(number + 1), following)
         if keeps:
             writes.update(self._promotion(number))

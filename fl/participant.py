@@ -57,6 +57,7 @@ from fl.state import (
 )
 from fl.step import initial_state, next_state
 from fl.update import TensorLayout, check_signature, signature, summed
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, model_hash
@@ -161,12 +162,9 @@ class RunParticipant:
             spec=spec,
         )
 
-    def required_state(self, number: int) -> bytes | None:
-        """Return the model hash that round `number` must have, None if this silo cannot know.
-
-        It knows after it settled round `number` − 1 (protocol.md 2.5 v).
-        """
-        return self._memory.required_state(number)
+    def standpoint(self) -> Standpoint | None:
+        """Return where this silo left the run, None if it has settled no round (2.5 v)."""
+        return self._memory.standpoint()
 
     def leave(self) -> None:
         """Make the next contribution the last: the run's c and N are then as if it had not been.

@@ -35,6 +35,7 @@ from fl.rounds import (
 )
 from fl.statistics import IntVector
 from secagg.canonical import decode, encode
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import MAX_STATE_BYTES, model_hash
@@ -200,9 +201,9 @@ class QueryParticipant:
             spec=self._plan.spec(number),
         )
 
-    def required_state(self, number: int, /) -> bytes | None:
-        """Return the model hash that round `number` must have, None if this silo cannot know."""
-        return self._memory.required_state(number)
+    def standpoint(self) -> Standpoint | None:
+        """Return where this silo left the run, None if it has settled no round of it."""
+        return self._memory.standpoint()
 
     def contribute(
         self,

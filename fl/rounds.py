@@ -20,6 +20,7 @@ from fl.errors import RunStateError, SpecMismatchError
 from fl.plan import RoundKind
 from fl.privacy import document_of, privacy_of
 from fl.statistics import IntVector
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import model_hash
@@ -75,8 +76,8 @@ class Participant(Protocol):
         """
         ...
 
-    def required_state(self, number: int, /) -> bytes | None:
-        """Return the model hash that round `number` must have, None if this silo cannot know."""
+    def standpoint(self) -> Standpoint | None:
+        """Return where this silo left the run, None if it has settled no round of it."""
         ...
 
     def contribute(

@@ -35,6 +35,8 @@ from secagg.messages import (
     AbandonRequest,
     Message,
     Result,
+    Settled,
+    Succession,
     attachments,
 )
 from secagg.parameters import RoundParameters, threshold
@@ -274,6 +276,7 @@ class _SecureRounds:
         self._histories = {seat: SiloHistory() for seat in participants}
         self._document = run.plan.document()
         self._abandons: tuple[Abandon, ...] = ()
+        self._settled: dict[int, Settled] = {}
         self.errors: dict[int, LearningError] = {}
         self.uplink_bytes = 0
         self.coins: dict[int, bytes] = {}
@@ -297,7 +300,7 @@ class _SecureRounds:
             training_plan=self._run.plan.digest(),
             coefficients=request.coefficients,
         )
-        known = {s: p.required_state(request.number) for s, p in self._participants.items()}
+        known = {seat: one.standpoint() for seat, one in self._participants.items()}
         self.errors, self._result = {}, None
         harness = self._harness = RoundHarness(
             federation=self._federation,
@@ -309,7 +312,8 @@ class _SecureRounds:
             cohort=_cohort(self._run, self._participants, self._policy),
             histories=self._histories,
             policies=dict.fromkeys(self._participants, self._policy),
-            required_states={seat: required for seat, required in known.items() if required},
+            standpoints={seat: one for seat, one in known.items() if one is not None},
+            succession=self._succession(request.state_hash, parameters.n_c + 1),
             seed=self._seed,
             to_silo=self._watch,
             to_server=self._count,
@@ -330,7 +334,29 @@ class _SecureRounds:
             aggregates = {**outcome.silo_aggregates, **self._caught_up(harness, gone)}
             for seat, aggregate in aggregates.items():
                 self._participants[seat].settle(aggregate, request.state)
+                self._note_settled(seat)
         return report
+
+    def _note_settled(self, seat: int) -> None:
+        """Let a silo sign where it stands, for those that were away."""
+        if (standpoint := self._participants[seat].standpoint()) is None:
+            return
+        settled = standpoint.settled(
+            federation=self._federation.roster.federation,
+            run=self._run_id,
+            seat=seat,
+            identity=self._federation.identities[seat],
+        )
+        if self._settled.get(seat) != settled:
+            self._settled[seat] = settled
+            self.uplink_bytes += len(settled.encode())
+
+    def _succession(self, state_hash: bytes, needed: int) -> Succession | None:
+        """Return the word of so many silos that the run stands here, if so many have given it."""
+        found = [one for one in self._settled.values() if one.model_hash == state_hash]
+        newest = max((one.round for one in found), default=0)
+        signers = [one for one in found if one.round == newest]
+        return Succession.of(*signers[:needed]) if len(signers) >= needed else None
 
     def _train(
         self, seat: int, parameters: RoundParameters, state: bytes

@@ -124,10 +124,12 @@ def _answered(
         parameters = _parameters(federation, plan, request)
         for silo in silos.values():
             silo.check(parameters, plan.document())
+        known = {seat: silo.standpoint() for seat, silo in silos.items()}
         outcome = RoundHarness(
             federation=federation,
             parameters=parameters,
             state=request.state,
+            standpoints={seat: one for seat, one in known.items() if one is not None},
             plan=plan.document(),
             train=lambda seat, asked, state: silos[seat].contribute(asked, state),
             seed=seed,

@@ -48,8 +48,8 @@ class SiloPolicy:
         training_plans: digests of the plans this silo takes part in; None means any.
         privacy_plans: digests of the privacy plans, whose budget this silo has agreed to, that a
             round must name; None means any or none.
-        first_states: digests of the states that this silo starts from: those that it cannot
-            derive itself from the last round's result; None means any.
+        first_states: digests of the states that this silo starts from: those that do not follow
+            from a round that it has settled itself; None means any.
         max_state_bytes: largest model that is accepted.
         public_coefficients: whether sums with public coefficients are allowed, if no combination
             of them shows too few silos (SA1 spec 2.3).
@@ -201,7 +201,7 @@ class SiloPolicy:
             )
 
     def check_state(self, model: bytes, *, is_successor: bool) -> None:
-        """Raise PolicyRefusedError unless this state is known here or pinned."""
+        """Raise PolicyRefusedError unless this state follows from an own round, or is pinned."""
         if not is_successor:
             _check_pinned("first_states", self.first_states, model)
 

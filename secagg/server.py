@@ -219,8 +219,16 @@ class ServerRound:
             case _:
                 return self._close_if_complete(now)
 
-    def set_state(self, now: float) -> list[ServerEffect]:
-        """The round's state is in the store under "state": announce it when U2 is fixed."""
+    def set_state(
+        self, now: float, succession: messages.Succession | None = None
+    ) -> list[ServerEffect]:
+        """The round's state is in the store under "state": announce it when U2 is fixed.
+
+        Args:
+            now: the driver's time.
+            succession: silos' word on which round the state follows; None for a first state, or
+                where it is not there.
+        """
         if self._state is not None:
             raise LocalProtocolError("the round's state was set before")
         pieces = range(self._store.chunks(STATE))
@@ -229,6 +237,7 @@ class ServerRound:
             setup=b"",
             model_hash=messages.model_hash(self.parameters.kind, state),
             nbytes=len(state),
+            succession=succession,
         )
         return self._announce_state(now) if self.phase is Phase.MASK else []
 
@@ -510,11 +519,7 @@ class ServerRound:
 
     def _announce_state(self, now: float) -> list[ServerEffect]:
         """Sign the state for this setup; from here on silos train, so the wait starts anew."""
-        unsigned = messages.StateNotice(
-            setup=self._intake.setup,
-            model_hash=self._state_notice.model_hash,
-            nbytes=self._state_notice.nbytes,
-        )
+        unsigned = replace(self._state_notice, setup=self._intake.setup)
         notice = messages.signed(unsigned, self._signing_key)
         self._state = notice
         self._intake.fix_state(notice.model_hash)

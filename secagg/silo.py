@@ -13,12 +13,12 @@ from typing import assert_never
 from secagg import messages
 from secagg.agreement import check_survivor_list, read_state_hash
 from secagg.auditors import SiloAuditor
+from secagg.chain import NONE_BEFORE, Standpoint, preceding_round
 from secagg.dealing import Dealing, check_delivered
 from secagg.effects import Aborted, AbortReason, Finished, Send, SiloEffect, TrainingWanted
 from secagg.errors import (
     BadShareError,
     LocalProtocolError,
-    ModelMismatchError,
     ParameterError,
     PolicyRefusedError,
     RemoteProtocolError,
@@ -59,9 +59,9 @@ class SiloRound:
         history: its journal, replayed; the round keeps it up to date with what it persists.
         store: holds "state", "masked" and "sum" of this attempt.
         rng: the source of this attempt's secrets.
-        required_state: the model hash that the silo's own recomputation of the last server step
-            gives; None if it missed a round and cannot know (SA1 spec 2.5 v). In an attempt that
-            was opened ahead it is set once the last round's result is there.
+        standpoint: where the silo left the run; None if it has settled no round of it (SA1 spec
+            2.5 v). It may be set anew whenever a result has been settled, as while an attempt that
+            was opened ahead waits for its state.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SiloRound:
         history: SiloHistory,
         store: VectorStore,
         rng: Rng,
-        required_state: bytes | None = None,
+        standpoint: Standpoint | None = None,
     ) -> None:
         if roster.seat(seat).identity_key != identity.public:
             raise ParameterError(
@@ -93,7 +93,8 @@ class SiloRound:
         self._history = history
         self._store = store
         self._rng = rng
-        self.required_state = required_state
+        self.standpoint = standpoint
+        self._after = NONE_BEFORE
         self._accepted: View | None = None
         self._holdings: Holdings | None = None
         self._own_root = b""
@@ -277,11 +278,11 @@ class SiloRound:
                 f"{message.nbytes}"
             )
         found = read_state_hash(message, self._store, kind=self.parameters.kind)
-        if self.required_state is not None and message.model_hash != self.required_state:
-            raise ModelMismatchError(
-                "the state is not the one that follows from the last round's result"
-            )
-        self._policy.check_state(found, is_successor=self.required_state is not None)
+        self._after = preceding_round(
+            message, standpoint=self.standpoint, parameters=self.parameters, roster=self._roster
+        )
+        is_own = self.standpoint is not None and self.standpoint.model_hash == found
+        self._policy.check_state(found, is_successor=is_own)
         self._view.bind(found)
         if self._only_helps:
             return self.go_late()
@@ -296,8 +297,9 @@ class SiloRound:
         """
         if self._history.unmasked_in(self.attempt.run, self.attempt.round) is not None:
             return True  # 2.5 (i): after Unmask it only helps
-        if self.required_state not in {None, self._view.model_hash}:
-            return True  # 2.5 (v): the last result has come since; this is not what follows
+        known = self.standpoint
+        if known is not None and not known.follows(self._view.model_hash, self._after):
+            return True  # 2.5 (v): a result has come since; this state is older than what follows
         prior = self._prior()
         return None in prior or len(prior) > 1  # 2.5 (v): it cannot name the earlier survivors
 

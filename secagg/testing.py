@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.effects import (
     Aborted,
     Aggregate,
@@ -153,6 +154,30 @@ def make_parameters(roster: Roster, spec: VectorSpec, **changes: object) -> Roun
     return RoundParameters(**(fields | changes))  # type: ignore[arg-type]  # checked at run time
 
 
+def make_succession(
+    federation: Federation, parameters: RoundParameters, state: bytes, *seats: int, after: int = 0
+) -> messages.Succession:
+    """These silos' word that a round's state follows from round `after`, the one before by default.
+
+    By default n_c + 1 silos give it: as many as are needed.
+    """
+    standpoint = Standpoint(
+        round=after or parameters.round - 1,
+        model_hash=messages.model_hash(parameters.kind, state),
+    )
+    return messages.Succession.of(
+        *(
+            standpoint.settled(
+                federation=parameters.federation,
+                run=parameters.run,
+                seat=seat,
+                identity=federation.identities[seat],
+            )
+            for seat in seats or federation.roster.indices[: parameters.n_c + 1]
+        )
+    )
+
+
 # What a silo contributes: its integers by segment, or None to go late.
 Trainer = Callable[[int, RoundParameters, bytes], Mapping[str, IntVector] | None]
 # Sees every message before it is delivered; gives it back, changed, or None to lose it.
@@ -186,7 +211,8 @@ class RoundHarness:
         cohort: invited seats; all by default.
         histories: the silos' journals; new ones by default.
         policies: the silos' policies; the default one by default.
-        required_states: what each silo insists on as state.
+        standpoints: where each silo left the run; nowhere by default.
+        succession: goes with the state.
         seed: of all secrets.
         to_silo, to_server: see every message before it is delivered.
         abandons: statements for earlier attempts.
@@ -206,7 +232,8 @@ class RoundHarness:
         cohort: tuple[int, ...] | None = None,
         histories: dict[int, SiloHistory] | None = None,
         policies: Mapping[int, SiloPolicy] | None = None,
-        required_states: Mapping[int, bytes] | None = None,
+        standpoints: Mapping[int, Standpoint] | None = None,
+        succession: messages.Succession | None = None,
         seed: int | str = 0,
         to_silo: Tamper | None = None,
         to_server: Tamper | None = None,
@@ -216,6 +243,7 @@ class RoundHarness:
     ) -> None:
         self.outcome = Outcome()
         self._noise = noise
+        self._succession = succession
         self.federation = federation
         self.stores: dict[int, MemoryStore] = {}
         self.silos: dict[int, SiloRound] = {}
@@ -240,7 +268,7 @@ class RoundHarness:
                 history=histories.setdefault(seat, SiloHistory()),
                 store=self.stores[seat],
                 rng=SeededRng(f"{seed}/{parameters.ctx().hex()}/{seat}"),
-                required_state=(required_states or {}).get(seat),
+                standpoint=(standpoints or {}).get(seat),
             )
         self.outcome.server_store.put_state(state)
         self.server = ServerRound(
@@ -265,7 +293,7 @@ class RoundHarness:
         if ahead:
             self._drive()
         if self.outcome.aborted is None:
-            self._carry_out(self.server.set_state(self._now))
+            self._carry_out(self.server.set_state(self._now, self._succession))
         self._drive()
         return self.outcome
 

@@ -43,6 +43,7 @@ POINTS: Final = frozenset(
         "silo.after-upload",
         "silo.before-unmask",
         "silo.before-settle",
+        "silo.after-settle",
         "store.before-commit",
         "store.in-commit",
         "store.after-commit",

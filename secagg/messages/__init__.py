@@ -57,6 +57,7 @@ from secagg.messages.sharing import (
     share_root,
     share_signed_bytes,
 )
+from secagg.messages.succession import Settled, Succession
 from secagg.messages.sums import (
     MASKED,
     MAX_CASES,
@@ -117,6 +118,7 @@ __all__ = [
     "RoundMessage",
     "RoundOpen",
     "ServerMessage",
+    "Settled",
     "Share",
     "ShareBox",
     "ShareKind",
@@ -125,6 +127,7 @@ __all__ = [
     "SiloMessage",
     "StateNotice",
     "Statement",
+    "Succession",
     "SurvivorEntry",
     "Survivors",
     "SurvivorsRequest",

@@ -17,6 +17,7 @@ from secagg.messages.rounds import (
     StateNotice,
 )
 from secagg.messages.sharing import Advertise, Boxes, Complaint, Keys, Share
+from secagg.messages.succession import Settled
 from secagg.messages.sums import (
     Certificate,
     Late,
@@ -46,13 +47,15 @@ RoundMessage: TypeAlias = (
     | RoundFailed
 )
 ServerMessage: TypeAlias = RoundMessage | AuditMessage
-Message: TypeAlias = ServerMessage | SiloMessage
+# Settled is said between rounds: no attempt awaits it.
+Message: TypeAlias = ServerMessage | SiloMessage | Settled
 _DECODERS: Final[dict[str, Callable[[bytes], Message]]] = {
     kind.LABEL: kind.decode
     for kind in (
         *(RoundOpen, Keys, Boxes, StateNotice, SurvivorsRequest, Certificate, Result),
         *(AbandonRequest, RoundFailed, Advertise, Share, MaskedInput, Late, Survivors, Unmask),
         *(Abandon, Complaint, Refusal, RecomputeNonce, ChunkRequest, Disclosure, ChunkAnswer),
+        Settled,
     )
 }
 

@@ -4,10 +4,23 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 from secagg import canonical
-from secagg.codec import DIGEST, FEDERATION, RUN, TEXT, U32, U64, Record, blob, listed, nested
+from secagg.codec import (
+    DIGEST,
+    FEDERATION,
+    RUN,
+    TEXT,
+    U32,
+    U64,
+    Record,
+    blob,
+    listed,
+    nested,
+    optional,
+)
 from secagg.errors import ParameterError
 from secagg.ids import AttemptId, FederationId, RunId
 from secagg.messages.envelope import Attachment, SignedMessage
+from secagg.messages.succession import Succession
 from secagg.parameters import RoundParameters
 
 MAX_PLAN_BYTES: Final = 1024 * 1024
@@ -88,13 +101,18 @@ class RoundOpen(SignedMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateNotice(SignedMessage):
-    """The state of the round, announced and signed; its bytes are attached (message 2'')."""
+    """The state of the round, announced and signed; its bytes are attached (message 2'').
+
+    Attributes:
+        succession: silos' word on which round it follows, for those that cannot know.
+    """
 
     LABEL: ClassVar[str] = "state-message"
 
     setup: Annotated[bytes, DIGEST]
     model_hash: Annotated[bytes, DIGEST]
     nbytes: Annotated[int, U64]
+    succession: Annotated[Succession | None, optional(Succession)] = None
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:

@@ -137,7 +137,7 @@ class Survivors(SignedMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endorsement(Record):
-    """One silo's signature under the survivors."""
+    """One silo's signature under what several sign alike: the survivors, or a state."""
 
     LABEL: ClassVar[str] = "endorsement"
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from secagg.canonical import peek_label
+from secagg.errors import MalformedMessageError
 from secagg.ids import SiloId
+from secagg.messages import Settled
 from services.coordinator.attempt import AttemptDriver
 from services.coordinator.desk import RunDesk
 from services.coordinator.hub import Hub
@@ -118,6 +121,9 @@ class Aggregation:
         if is_ledger(call.message):
             self.desk.ledger_answer(_seat(peer), LedgerAnswer.decode(call.message))
             return
+        if _is_settled(call.message):
+            await self.desk.take_settled(_seat(peer), Settled.decode(call.message))
+            return
         recovery = self.desk.find_recovery(call.run, call.round, call.attempt)
         if recovery is not None:
             recovery.submit(_seat(peer), call.message)
@@ -161,6 +167,14 @@ class Aggregation:
                 f"{position.attempt}"
             )
         return attempt
+
+
+def _is_settled(message: bytes) -> bool:
+    """Whether these bytes are a silo's word on where a run stands, which belongs to no attempt."""
+    try:
+        return peek_label(message) == Settled.LABEL
+    except MalformedMessageError:
+        return False
 
 
 def _seat(peer: Peer) -> int:

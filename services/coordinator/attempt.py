@@ -42,6 +42,7 @@ from secagg.messages import (
     ServerMessage,
     Share,
     SiloMessage,
+    Succession,
     Survivors,
     Unmask,
     attachments,
@@ -229,19 +230,30 @@ class AttemptDriver:
             self._turned.clear()
         return self.outcome is None
 
-    async def run(self) -> Outcome:
-        """Drive the round until it is finished or aborted; its state is in the store."""
+    async def run(
+        self, vouched: Callable[[], Awaitable[Succession | None]] | None = None
+    ) -> Outcome:
+        """Drive the round until it is finished or aborted; its state is in the store.
+
+        Args:
+            vouched: gives silos' word on which round the state follows; waited for, with its own
+                bound, before the state is announced.
+        """
         await self.prepare()
         self._phase_since = monotonic()  # what was waited for the last round is not this one's
         if self.outcome is None and not self._has_state:
-            self._has_state, now = True, monotonic()
+            succession = await vouched() if vouched is not None else None
             async with self._lock:
-                for case in self.cases:
-                    entry = Entry(event=Event.CASE, now=now, body=case.encode())
-                    await self._step(partial(self.server.show, [case]), entry)
-                await self._step(
-                    lambda: self.server.set_state(now), Entry(event=Event.STATE, now=now)
-                )
+                if self.outcome is None:
+                    self._has_state, now = True, monotonic()
+                    for case in self.cases:
+                        entry = Entry(event=Event.CASE, now=now, body=case.encode())
+                        await self._step(partial(self.server.show, [case]), entry)
+                    body = b"" if succession is None else succession.encode()
+                    await self._step(
+                        lambda: self.server.set_state(now, succession),
+                        Entry(event=Event.STATE, now=now, body=body),
+                    )
         while self.outcome is None:
             if not self._release_wanted:
                 await self._wait()
@@ -315,7 +327,8 @@ class AttemptDriver:
                 return self.server.start(entry.now)
             case Event.STATE:
                 self._has_state = True
-                return self.server.set_state(entry.now)
+                said = Succession.decode(entry.body) if entry.body else None  # releases before 0.2
+                return self.server.set_state(entry.now, said)
             case Event.MESSAGE:
                 message = decode_message(entry.body)
                 assert isinstance(message, SiloMessage)  # nothing else was taken

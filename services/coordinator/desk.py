@@ -21,7 +21,7 @@ from fl.run import TrainingRun
 from fl.state import decode_state, encode_state
 from secagg.ids import RunId
 from secagg.keys import IdentityKey
-from secagg.messages import MAX_STATE_BYTES, STATE
+from secagg.messages import MAX_STATE_BYTES, STATE, Settled
 from services import evidence
 from services.clock import utc_now
 from services.config import CoordinatorConfig
@@ -33,6 +33,7 @@ from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.published import PublishedSum
 from services.coordinator.recovery import Recovery
 from services.coordinator.run import RunDriver
+from services.coordinator.settlements import Settlements
 from services.coordinator.standing import Standing
 from services.errors import (
     ConfigError,
@@ -236,6 +237,12 @@ class RunDesk:
         if driver is not None and driver.ledger is not None:
             driver.ledger.receive(seat, answer)
 
+    async def take_settled(self, seat: int, message: Settled) -> None:
+        """Keep what a silo has signed of where the run stands; of no use once the run is over."""
+        driver = self._find_driver(message.run)
+        if driver is not None:
+            await driver.settlements.take(seat, message)
+
     def position(self) -> str:
         """Where the coordinator stands, for a silo that is elsewhere."""
         if self._driver is None or not self._driver.attempts.live:
@@ -358,6 +365,7 @@ class RunDesk:
                 redundancy=config.recompute.redundancy,
                 enrolled=record.cohort,
             ),
+            settlements=Settlements(run=record.run, hub=hub, store=self.store, log=log),
             plan=plan,
             course=course,
             begin=_beginning(plan, snapshot),

@@ -51,7 +51,8 @@ class Entry:
         now: the time it was told, seconds of that process's monotonic clock.
         seat: whose message, or who was lost.
         body: the opening, the message, the reason of a stop, the result that was published (empty
-            if the sum could not be opened), or the case against a silo.
+            if the sum could not be opened), the case against a silo, or silos' word on the state
+            (empty if there was none).
     """
 
     event: Event

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ from services.coordinator.cohorts import Cohorts, under
 from services.coordinator.complaints import keep_complaints, load_complaints
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
+from services.coordinator.settlements import Settlements
 from services.coordinator.standing import Standing
 from services.errors import NotNowError, StorageError
 from services.evidence import accused, dealers, keep_evidence
@@ -78,6 +80,7 @@ class RunDriver:
         standing: what others see of it.
         attempts: those of its rounds.
         cohorts: who can be invited.
+        settlements: what silos have signed of its states.
         course: the run across rounds; None until the first cohort is there.
         begin: makes it, of the first cohort's names by seat.
         min_silos: connected silos to wait for before the first round.
@@ -90,6 +93,7 @@ class RunDriver:
     standing: Standing
     attempts: Attempts
     cohorts: Cohorts
+    settlements: Settlements
     plan: RunPlan
     course: Course | None
     begin: Callable[[Mapping[int, str]], Course]
@@ -268,6 +272,7 @@ class RunDriver:
         for complaint in load_complaints(self.directory):
             self.cohorts.suspect(suspects([], [complaint]))
         self.cohorts.accused |= accused(self.cases)
+        self.settlements.restore()
         for driver in self.attempts.restore(self.standing.record.round, self._expected):
             self._abandons = driver.logbook.opening.message.abandons
             if isinstance(following, RoundRequest) and following.number == driver.parameters.round:
@@ -374,7 +379,14 @@ class RunDriver:
         await asyncio.to_thread(_put_state, driver.store, request.state)
         driver.cases = await asyncio.to_thread(dealers, self.cases, self.hub.roster, self.log)
         self._current = driver
-        running = asyncio.create_task(driver.run())
+        vouched = partial(
+            self.settlements.succession,
+            self.standing.reports[-1].round if self.standing.reports else 0,
+            request.state_hash,
+            needed=driver.parameters.n_c + 1,
+            cohort=driver.cohort,
+        )
+        running = asyncio.create_task(driver.run(vouched))
         try:
             if await driver.has_masks():
                 await self._open_ahead(course)

@@ -20,8 +20,9 @@ from fl.plan import TABULAR, RoundKind
 from fl.query_plan import QueryPlan, parse_plan
 from fl.query_run import QueryParticipant
 from fl.rounds import Participant
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
-from secagg.ids import AttemptId, RunId
+from secagg.ids import RunId
 from secagg.messages import RoundOpen
 from secagg.parameters import RoundParameters
 from secagg.ring import IntVector
@@ -139,9 +140,9 @@ class Learner:
                 "lower free_bytes in its settings"
             )
 
-    def required_state(self, attempt: AttemptId) -> bytes | None:
-        """The model hash that the round's state must have; None if this silo cannot know."""
-        return self._participants[attempt.run].required_state(attempt.round)
+    def standpoint(self, run: RunId) -> Standpoint | None:
+        """Where this silo left the run; None if it has settled no round of it."""
+        return RunMemory(StoredMemory(self.store), run).standpoint()
 
     def train(
         self, parameters: RoundParameters, state: bytes, coins: bytes
@@ -164,6 +165,7 @@ class Learner:
         following = participant.settle(aggregate, state)
         self._settled[parameters.run] = (parameters.round, following)
         self.ledgers.settle(aggregate, parse_plan(self._plan_of(parameters.run)))
+        faults.hit("silo.after-settle", parameters.round)
 
     def takes_part_in(self, run: RunId) -> bool:
         """Whether this silo has accepted a round of the run, and has not heard of its end."""

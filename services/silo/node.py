@@ -35,6 +35,7 @@ from secagg.messages import (
     Refusal,
     RoundOpen,
     ServerMessage,
+    Settled,
     StateNotice,
     attachments,
     decode_message,
@@ -193,6 +194,10 @@ class SiloNode:
         if is_new:
             self._sequence = 0  # another process of the coordinator numbers from the start
         self.learner.adopt(self.greeting.roster)
+        if is_new:
+            for run in sorted(self.runs):
+                if await asyncio.to_thread(self.learner.takes_part_in, run):
+                    await self._say_settled(run)
 
     async def _ask(self) -> NextReply:
         """Ask for the next message; says Hello again where the coordinator has forgotten us."""
@@ -260,8 +265,8 @@ class SiloNode:
         try:
             if isinstance(message, StateNotice) and isinstance(driver.round, SiloRound):
                 # An attempt may be opened ahead: only now is the last round's result settled.
-                required = await asyncio.to_thread(self.learner.required_state, attempt)
-                driver.round.required_state = required
+                standpoint = await asyncio.to_thread(self.learner.standpoint, attempt.run)
+                driver.round.standpoint = standpoint
             outcome = await driver.receive(message, envelope.vectors)
             await self._follow(driver, outcome)
         except (ServiceError, SecAggError, LearningError):
@@ -460,14 +465,34 @@ class SiloNode:
                 assert_never(outcome)
 
     async def _settle(self, driver: AttemptDriver, aggregate: Aggregate) -> None:
-        """Take the server's step; a round that was opened ahead must have the state it gives."""
+        """Take the server's step and say so; later rounds must have the state that it gives.
+
+        It is said before the journal closes the submission: a process that is killed in between is
+        told the result again.
+        """
         state = await asyncio.to_thread(driver.state)
         await asyncio.to_thread(self.learner.settle, aggregate, state)
         driver.log.info("settled", survivors=aggregate.survivors)
         self.metrics.rounds.labels("settled").inc()
+        standpoint = await asyncio.to_thread(self.learner.standpoint, driver.attempt.run)
         for attempt, live in self._live.items():
             if attempt.run == driver.attempt.run and isinstance(live.round, SiloRound):
-                live.round.required_state = self.learner.required_state(attempt)
+                live.round.standpoint = standpoint
+        await self._say_settled(driver.attempt.run)
+
+    async def _say_settled(self, run: RunId) -> None:
+        """Sign which state follows from this silo's last round, for silos that were away."""
+        standpoint = await asyncio.to_thread(self.learner.standpoint, run)
+        if standpoint is None:
+            return
+        settled = standpoint.settled(
+            federation=self.greeting.roster.federation,
+            run=run,
+            seat=self.seat,
+            identity=self.identity,
+        )
+        with suppress(RemoteError):  # the coordinator needs it no more; the sum is settled anyway
+            await self._submit(AttemptId(run=run, round=standpoint.round, attempt=0), settled)
 
     async def _finish_training(self) -> None:
         """Contribute what was trained, or go late if training failed or took too long."""
@@ -554,7 +579,7 @@ class SiloNode:
                 driver.store.close()
         self._forget_attempts()
 
-    async def _submit(self, attempt: AttemptId, message: Refusal | LedgerAnswer) -> None:
+    async def _submit(self, attempt: AttemptId, message: Refusal | LedgerAnswer | Settled) -> None:
         await self.link.submit(
             SubmitCall(
                 run=attempt.run,

@@ -85,6 +85,13 @@ _CHANGES: Final = Table(
     Column("seat", Integer, primary_key=True, autoincrement=False),
     Column("change", Text, nullable=False),
 )
+_SETTLED: Final = Table(
+    "settled",
+    _METADATA,
+    Column("run", String(32), primary_key=True),
+    Column("seat", Integer, primary_key=True, autoincrement=False),
+    Column("statement", LargeBinary, nullable=False),
+)
 _REPORT: Final = TypeAdapter(RoundReport)
 _COHORT: Final = TypeAdapter(tuple[int, ...])
 
@@ -360,6 +367,21 @@ class CoordinatorStore:
         documents = self._read(lambda connection: connection.execute(query).scalars().all())
         return tuple(_REPORT.validate_json(document) for document in documents)
 
+    def keep_settled(self, run: RunId, seat: int, statement: bytes) -> None:
+        """Keep what a silo has signed of where a run stands, in place of what it said before."""
+
+        def work(connection: Connection) -> None:
+            mine = (_SETTLED.c.run == run.hex) & (_SETTLED.c.seat == seat)
+            connection.execute(delete(_SETTLED).where(mine))
+            connection.execute(insert(_SETTLED).values(run=run.hex, seat=seat, statement=statement))
+
+        self._write(work)
+
+    def settled(self, run: RunId) -> tuple[bytes, ...]:
+        """Return what silos have signed of where a run stands."""
+        query = select(_SETTLED.c.statement).where(_SETTLED.c.run == run.hex)
+        return self._read(lambda connection: tuple(connection.execute(query).scalars()))
+
     def artifact(self, run: RunId, name: str) -> bytes:
         """Return a file that was kept beside a run.
 
@@ -382,7 +404,7 @@ class CoordinatorStore:
             rows = connection.execute(select(_RUNS).order_by(_RUNS.c.sequence.desc()))
             ended = [record.run for record in map(_record, rows) if record.state.is_final]
             for run in ended[keep:]:
-                for table in (_RUNS, _ATTEMPTS, _REPORTS, _ARTIFACTS, _CHANGES):
+                for table in (_RUNS, _ATTEMPTS, _REPORTS, _ARTIFACTS, _CHANGES, _SETTLED):
                     connection.execute(delete(table).where(table.c.run == run.hex))
             return tuple(ended[keep:])
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from secagg import canonical, messages
+from secagg.chain import Standpoint
 from secagg.effects import Aborted, Finished, Persist, Send, SiloEffect, TrainingWanted
 from secagg.errors import LocalProtocolError, RemoteProtocolError
 from secagg.ids import RunId
@@ -34,6 +35,7 @@ from secagg.testing import (
     SeededRng,
     make_federation,
     make_parameters,
+    make_succession,
 )
 from secagg.transcript import setup_digest, transcript_digest
 from tests.adversary.view import View
@@ -79,7 +81,7 @@ class Stage:
         corrupted: silos whose secrets are the adversary's.
         histories: the silos' journals, kept from an earlier attempt.
         policies: the silos' policies.
-        required: the state that a silo insists on.
+        standpoints: where silos left the run.
         view: kept from an earlier attempt.
         inputs: the silos' integers; random ones by default.
         silo_class: real silos by default, or a mutant of theirs.
@@ -97,7 +99,7 @@ class Stage:
         corrupted: tuple[int, ...] = (),
         histories: dict[int, SiloHistory] | None = None,
         policies: Mapping[int, SiloPolicy] | None = None,
-        required: Mapping[int, bytes] | None = None,
+        standpoints: Mapping[int, Standpoint] | None = None,
         view: View | None = None,
         inputs: Mapping[int, Mapping[str, IntVector]] | None = None,
         silo_class: type[SiloRound] = SiloRound,
@@ -134,7 +136,7 @@ class Stage:
                 history=self.histories.setdefault(seat, SiloHistory()),
                 store=self.stores[seat],
                 rng=SeededRng(f"stage/{seed}/{secrets or self.parameters.ctx().hex()}/{seat}"),
-                required_state=(required or {}).get(seat),
+                standpoint=(standpoints or {}).get(seat),
             )
 
     # --- the link -----------------------------------------------------------------------------
@@ -260,12 +262,21 @@ class Stage:
         dealers = sorted(u2 or self.all_of(messages.Share))
         return messages.Boxes(deliveries=tuple(self.delivery(d, holder) for d in dealers))
 
-    def notice(self, state: bytes = MODEL, *, setup: bytes = b"") -> messages.StateNotice:
-        """StateNotice, signed."""
+    def notice(
+        self,
+        state: bytes = MODEL,
+        *,
+        setup: bytes = b"",
+        succession: messages.Succession | None = None,
+    ) -> messages.StateNotice:
+        """StateNotice, signed; after the first round with the word of enough silos."""
+        if succession is None and self.parameters.round > 1:
+            succession = make_succession(self.federation, self.parameters, state)
         unsigned = messages.StateNotice(
             setup=setup or self.setup,
             model_hash=messages.model_hash(self.parameters.kind, state),
             nbytes=len(state),
+            succession=succession,
         )
         return messages.signed(unsigned, self.federation.coordinator)
 

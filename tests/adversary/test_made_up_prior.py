@@ -12,7 +12,13 @@ from secagg.messages import Abandon, AbandonRequest, MaskedInput, Message, Unmas
 from secagg.parameters import RoundParameters, VectorSpec, bulk
 from secagg.phases import Phase
 from secagg.ring import IntVector
-from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters
+from secagg.testing import (
+    Outcome,
+    RoundHarness,
+    make_federation,
+    make_parameters,
+    make_succession,
+)
 
 FEDERATION = make_federation(5)
 SPEC = VectorSpec(segments=(bulk("update", 2, value_bits=16, n_max=5),))
@@ -31,10 +37,12 @@ def _run(
     histories: dict[int, SiloHistory],
     drop: Mapping[int, Phase] | None = None,
 ) -> Outcome:
+    parameters, state = make_parameters(FEDERATION.roster, SPEC, round=number), b"one state"
     return RoundHarness(
         federation=FEDERATION,
-        parameters=make_parameters(FEDERATION.roster, SPEC, round=number),
-        state=b"one state",
+        parameters=parameters,
+        state=state,
+        succession=make_succession(FEDERATION, parameters, state),
         train=_train,
         histories=histories,
         drop=drop,

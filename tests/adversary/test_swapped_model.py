@@ -3,6 +3,7 @@
 import pytest
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.errors import (
     BadSignatureError,
     ModelMismatchError,
@@ -67,6 +68,11 @@ def test_the_server_itself_refuses_a_vector_for_another_model() -> None:
     assert outcome.aggregate.survivors == (1, 3, 4)
 
 
+def standing_at(state: bytes) -> Standpoint:
+    """Where a silo stands that this state follows for."""
+    return Standpoint(round=0, model_hash=messages.model_hash("training", state))
+
+
 def test_bytes_that_are_not_those_signed() -> None:
     """The state's chunks were swapped on the way or in the store."""
     stage = Stage(4)
@@ -82,8 +88,7 @@ def test_bytes_that_are_not_those_signed() -> None:
 def test_a_first_state_that_is_not_pinned() -> None:
     """The policy names the states that a silo starts from; a successor needs no pin."""
     pinned = SiloPolicy(first_states=frozenset({messages.model_hash("training", b"another")}))
-    successor = {2: messages.model_hash("training", MODEL)}
-    stage = Stage(4, policies={1: pinned, 2: pinned}, required=successor)
+    stage = Stage(4, policies={1: pinned, 2: pinned}, standpoints={2: standing_at(MODEL)})
     stage.deliver()
     for seat in (1, 2):
         stage.stores[seat].put_state(MODEL)
@@ -94,13 +99,12 @@ def test_a_first_state_that_is_not_pinned() -> None:
 
 def test_a_state_that_does_not_follow_from_the_last_result() -> None:
     """The silo has recomputed the server's step and insists on what it gives."""
-    expected = messages.model_hash("training", MODEL)
-    stage = Stage(4, required={1: expected})
+    stage = Stage(4, standpoints={1: standing_at(MODEL)})
     stage.deliver()
     moved = MODEL[:-1] + b"\x01"  # by one unit in the last place
     stage.stores[1].put_state(moved)
-    stage.refuses(1, stage.notice(moved), ModelMismatchError, "follows from the last")
-    stage = Stage(4, required={1: expected})
+    stage.refuses(1, stage.notice(moved), ModelMismatchError, "follows from round 0")
+    stage = Stage(4, standpoints={1: standing_at(MODEL)})
     stage.announce()
     assert 1 in stage.wants_training
 

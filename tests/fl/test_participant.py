@@ -21,6 +21,7 @@ from fl.rounds import RoundReport, RoundRequest
 from fl.run import TrainingRun
 from fl.state import TRAINED, decode_state, encode_state
 from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy, quadratic_task
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.parameters import RoundParameters
@@ -129,8 +130,8 @@ def test_the_next_state_is_the_run_s_bit_for_bit(silos: Silos) -> None:
         silos.round()
         step = silos.request()
         for participant in silos.participants.values():
-            assert participant.required_state(step.number) == step.state_hash
-            assert participant.required_state(step.number + 1) is None
+            expected = Standpoint(round=step.number - 1, model_hash=step.state_hash)
+            assert participant.standpoint() == expected
     silos.invariant()
 
 
@@ -164,7 +165,9 @@ def test_a_silo_that_missed_the_result_finds_out_from_the_state(silos: Silos) ->
     silos.round()
     silos.round(settling=(1, 2))
     silos.participants[3] = silos.restarted(3)
-    assert silos.participants[3].required_state(3) is None
+    standpoint = silos.participants[3].standpoint()
+    assert standpoint is not None
+    assert standpoint.round == 1
     silos.round()
     silos.invariant()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.effects import (
     Aborted,
     Aggregate,
@@ -152,6 +153,7 @@ class World:
         self.repeats: list[Repeat] = []
         self.finished_at_silo: set[tuple[int, AttemptId]] = set()
         self.refused: list[SecAggError] = []
+        self.settled: dict[tuple[RunId, int], messages.Settled] = {}
         self.now = 0.0
 
     # --- the coordinator ----------------------------------------------------------------------
@@ -193,7 +195,22 @@ class World:
         if found.state is None:
             found.state = state
             found.store.put_state(state.data)
-            self._server_does(found, found.server.set_state(self.now))
+            succession = self._succession(found.server.parameters, state)
+            self._server_does(found, found.server.set_state(self.now, succession))
+
+    def _succession(self, parameters: RoundParameters, state: State) -> messages.Succession | None:
+        """What silos have said of this state, if enough have: with any luck they stand there."""
+        found = [
+            item
+            for (run, _), item in self.settled.items()
+            if run == parameters.run
+            and item.model_hash == state.digest
+            and item.round < parameters.round
+        ]
+        newest = max((item.round for item in found), default=0)
+        signers = [item for item in found if item.round == newest]
+        needed = parameters.n_c + 1
+        return messages.Succession.of(*signers[:needed]) if len(signers) >= needed else None
 
     def expire(self, attempt: AttemptId) -> None:
         """Let the deadline of the attempt's phase pass."""
@@ -408,16 +425,16 @@ class World:
                 history=silo.history,
                 store=store,
                 rng=SeededRng(f"{seat}/{silo.life}/{attempt}/{len(silo.live)}"),
-                required_state=self._required_state(seat, message.parameters),
+                standpoint=self._standpoint(seat, message.parameters.run),
             )
         return silo.live.get(attempt)
 
-    def _required_state(self, seat: int, parameters: RoundParameters) -> bytes | None:
-        """What follows from the last sum, if that was of the round just before (2.5 v)."""
-        settled = self.silos[seat].settled.get(parameters.run)
-        if settled is None or settled[0] + 1 != parameters.round:
+    def _standpoint(self, seat: int, run: RunId) -> Standpoint | None:
+        """Where the silo left the run (2.5 v)."""
+        settled = self.silos[seat].settled.get(run)
+        if settled is None:
             return None
-        return settled[1].digest
+        return Standpoint(round=settled[0], model_hash=settled[1].digest)
 
     def _silo_does(self, seat: int, envelope: AttemptId, effects: Sequence[SiloEffect]) -> None:
         silo = self.silos[seat]
@@ -473,11 +490,9 @@ class World:
         state = self._of(attempt)
         for other_seat, earlier in self.submitted:
             before = self._of(earlier)
-            # A nudged state counts while the earlier sum is open, and in the round after it.
-            counts = earlier.run == attempt.run and (
-                (seat, earlier) not in self.finished_at_silo or earlier.round + 1 == attempt.round
-            )
-            if other_seat == seat and (before == state or (counts and before.label == state.label)):
+            # Within a run a nudged state is as good as the same one.
+            counts = before == state or (earlier.run == attempt.run and before.label == state.label)
+            if other_seat == seat and counts:
                 self.repeats.append(Repeat(seat=seat, earlier=earlier, later=attempt))
         self.submitted.append((seat, attempt))
 
@@ -493,13 +508,17 @@ class World:
         if attempt.round > known[0]:
             following = self._of(attempt).successor
             silo.settled[attempt.run] = (attempt.round, following)
+            standpoint = Standpoint(round=attempt.round, model_hash=following.digest)
+            self.settled[attempt.run, seat] = standpoint.settled(
+                federation=self.federation.roster.federation,
+                run=attempt.run,
+                seat=seat,
+                identity=self.federation.identities[seat],
+            )
             for opened, protocol in silo.live.items():
                 # What was opened ahead learns what it has to start from.
-                if isinstance(protocol, SiloRound) and (opened.run, opened.round) == (
-                    attempt.run,
-                    attempt.round + 1,
-                ):
-                    protocol.required_state = following.digest
+                if isinstance(protocol, SiloRound) and opened.run == attempt.run:
+                    protocol.standpoint = self._standpoint(seat, attempt.run)
 
     def _check_exact(self, aggregate: Aggregate) -> None:
         state = self._state_of(aggregate.state_hash)

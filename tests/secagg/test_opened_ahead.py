@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from secagg.chain import Standpoint
 from secagg.errors import ModelMismatchError
 from secagg.messages import model_hash
 from secagg.parameters import RoundParameters, VectorSpec, bulk
@@ -54,7 +55,7 @@ def test_the_required_state_may_be_learnt_after_the_opening() -> None:
     harness._drive()
     for seat, silo in harness.silos.items():
         wanted = b"another" if seat == 3 else b"state"
-        silo.required_state = model_hash("training", wanted)
+        silo.standpoint = Standpoint(round=0, model_hash=model_hash("training", wanted))
     harness._carry_out(harness.server.set_state(0.0))
     harness._drive()
     assert isinstance(harness.outcome.silo_errors[3], ModelMismatchError)

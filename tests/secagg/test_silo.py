@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.effects import Aborted, AbortReason, Finished, Persist, Send, TrainingWanted
 from secagg.errors import (
     LocalProtocolError,
@@ -470,7 +471,7 @@ def test_a_result_that_came_while_the_silo_trained() -> None:
     """Opened ahead, on a state that is not the one which follows: the vector is not sent."""
     stage = Stage(4)
     stage.announce()
-    stage.silos[1].required_state = bytes(32)
+    stage.silos[1].standpoint = Standpoint(round=0, model_hash=bytes(32))
     effects = stage.carry_out(1, stage.silos[1].contribute(stage.inputs[1]))
     assert [type(e) for e in effects] == [Persist, Send]
     assert stage.last(1, Late).setup == stage.setup

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.effects import AbortReason
 from secagg.errors import LocalProtocolError, ParameterError
 from secagg.journal import SiloHistory
@@ -228,12 +229,12 @@ def test_ahead_of_a_state_that_is_not_needed_any_more() -> None:
 
 
 def test_scripts_of_a_single_silo() -> None:
-    """A part of the roster, a policy, a required state, journals that are kept."""
+    """A part of the roster, a policy, another standpoint, journals that are kept."""
     histories: dict[int, SiloHistory] = {}
     round_ = harness(
         cohort=(1, 2, 3, 4, 5),
         policies={2: SiloPolicy(n_min=5)},
-        required_states={3: bytes(32)},
+        standpoints={3: Standpoint(round=0, model_hash=bytes(32))},
         histories=histories,
     )
     outcome = round_.run()
