@@ -21,7 +21,7 @@ from services.errors import NotAllowedError
 from services.observe.logs import Logger
 from services.storage.coordinator import CoordinatorStore
 
-# Silos settle a round as soon as they are told its result; a round does not wait for more than that.
+# Silos settle a round as soon as they are told its result; the next one waits no longer.
 PATIENCE_S: Final = 5.0
 
 

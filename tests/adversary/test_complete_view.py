@@ -19,7 +19,7 @@ from secagg.phases import Phase
 from secagg.ring import IntVector, pack, to_ring, unpack
 from secagg.secretbytes import Secret
 from secagg.server import ServerRound
-from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters
+from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters, make_succession
 
 pytestmark = pytest.mark.adversary
 
@@ -231,10 +231,13 @@ def test_two_uploads_share_no_keystream() -> None:
     same = {"update": np.arange(400), "variate": np.arange(400)}
     columns: list[IntVector] = []
     for changes in ({}, {"round": 2}, {"attempt": 1}, {"run": RunId(b"another run 1234")}):
+        parameters = make_parameters(FEDERATION.roster, SPEC, **changes)
+        vouched = make_succession(FEDERATION, parameters, b"a state")
         harness = RoundHarness(
             federation=FEDERATION,
-            parameters=make_parameters(FEDERATION.roster, SPEC, **changes),
+            parameters=parameters,
             state=b"a state",
+            succession=vouched if parameters.round > 1 else None,
             train=lambda seat, _parameters, _state: contribution(seat) | same,
         )
         store = harness.run().server_store

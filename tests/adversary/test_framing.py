@@ -35,7 +35,7 @@ from secagg.recompute import THE_SUM, Claim
 from secagg.ring import IntVector
 from secagg.sealing import commit_secret
 from secagg.secretbytes import Secret
-from secagg.testing import RoundHarness, make_federation, make_parameters
+from secagg.testing import RoundHarness, make_federation, make_parameters, make_succession
 from secagg.transcript import binding_digest
 from tests.adversary.stage import random_inputs, small_spec
 
@@ -79,6 +79,7 @@ class Heard:
 def honest(spec: str = "long", suite: int = 1, number: int = 1) -> Heard:
     """A round of five silos in which the dropout deals shares and sends no upload."""
     parameters = make_parameters(ROSTER, SPECS[spec], suite=suite, round=number)
+    succession = make_succession(FEDERATION, parameters, b"state") if number > 1 else None
     heard = Heard(parameters=parameters)
     inputs = random_inputs(SEATS, SPECS[spec], 3)
 
@@ -106,6 +107,7 @@ def honest(spec: str = "long", suite: int = 1, number: int = 1) -> Heard:
         federation=FEDERATION,
         parameters=parameters,
         state=b"state",
+        succession=succession,
         train=lambda seat, _parameters, _state: inputs[seat],
         policies=dict.fromkeys(SEATS, SiloPolicy(suites=frozenset({suite}))),
         drop={DROPOUT: Phase.MASK},

@@ -42,7 +42,7 @@ def _run(
         federation=FEDERATION,
         parameters=parameters,
         state=state,
-        succession=make_succession(FEDERATION, parameters, state),
+        succession=make_succession(FEDERATION, parameters, state) if number > 1 else None,
         train=_train,
         histories=histories,
         drop=drop,

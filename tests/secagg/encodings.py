@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from secagg import canonical, evidence, messages
+from secagg.chain import Standpoint
 from secagg.codec import Record
 from secagg.errors import (
     BadShareError,
@@ -28,7 +29,7 @@ from secagg.ring import pack, to_ring, unpack
 from secagg.roster import Officer, OfficerRole, Roster, SignedRoster
 from secagg.sealing import SharePayload
 from secagg.secretbytes import Secret
-from secagg.testing import RoundHarness, make_federation, make_parameters
+from secagg.testing import RoundHarness, make_federation, make_parameters, make_succession
 
 PLAIN_SUITE: Final = 1
 HYBRID_SUITE: Final = 4
@@ -143,6 +144,13 @@ def _others() -> Iterator[Record]:
     yield messages.AbandonRequest(run=RUN, round=3, attempt=1)
     yield messages.RoundFailed(run=RUN, round=3, attempt=1, reason="too few")
     yield messages.DistantRoot(dealer=1, root=bytes(32))
+    succession = make_succession(federation, parameters, b"a state", 1, 2, after=9)
+    yield messages.StateNotice(
+        setup=bytes(32), model_hash=bytes(32), nbytes=7, succession=succession, signature=bytes(64)
+    )
+    yield Standpoint(round=3, model_hash=bytes(32)).settled(
+        federation=federation.roster.federation, run=RUN, seat=1, identity=key
+    )
     yield AttemptSummary(
         attempt=parameters.attempt_id,
         events=(JournalEvent.CLOSED, JournalEvent.OPENED),

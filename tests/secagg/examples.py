@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TypeVar, get_args
 
 from secagg import messages
+from secagg.chain import Standpoint
 from secagg.codec import Record
 from secagg.evidence import EvidenceKind, ShareRoot, two_statements
 from secagg.journal import AttemptSummary, JournalEvent
@@ -15,8 +16,8 @@ from secagg.parameters import CoefficientVector
 from secagg.phases import Phase
 from secagg.policy import SiloPolicy
 from secagg.roster import Officer, OfficerRole, SignedRoster
-from secagg.testing import RoundHarness, make_federation, make_parameters
-from tests.adversary.stage import Stage, agreement_key, random_inputs, small_spec
+from secagg.testing import RoundHarness, make_federation, make_parameters, make_succession
+from tests.adversary.stage import MODEL, Stage, agreement_key, random_inputs, small_spec
 
 R = TypeVar("R", bound=Record)
 LENIENT = {seat: SiloPolicy(suites=frozenset({1, 4})) for seat in range(1, 5)}
@@ -55,7 +56,8 @@ def _rounds() -> Iterator[Record]:
         yield one.opening()
         yield one.keys()
         yield one.boxes(2)
-        yield one.notice()
+        succession = make_succession(one.federation, one.parameters, MODEL, 1, 2, after=9)
+        yield one.notice(succession=succession)
         for seat in one.cohort:
             yield from one.sent[seat]
             yield from one.journals[seat]
@@ -73,6 +75,9 @@ def _rounds() -> Iterator[Record]:
     identity = stage.federation.identities[1]
     complaint = messages.Complaint(setup=stage.setup, seat=1, dealer=2, reason="A4_BAD_SHARE")
     refusal = messages.Refusal(ctx=where.ctx(), seat=1, code="A1_POLICY_REFUSED", reason="no")
+    yield Standpoint(round=3, model_hash=bytes(32)).settled(
+        federation=where.federation, run=where.run, seat=1, identity=identity
+    )
     yield messages.signed(complaint, identity)
     yield messages.signed(refusal, identity)
     yield CoefficientVector(name="common", seats=(1, 2), weights=(3, -1))

@@ -29,6 +29,7 @@ from secagg.testing import (
     SeededRng,
     make_federation,
     make_parameters,
+    make_succession,
 )
 
 COIN = b"c" * 32
@@ -43,10 +44,13 @@ def play(
     histories: dict[int, SiloHistory] | None = None,
 ) -> Outcome:
     """One round over these integers."""
+    parameters = make_parameters(federation.roster, spec, round=number)
+    state = number.to_bytes(8, "big")
     harness = RoundHarness(
         federation=federation,
-        parameters=make_parameters(federation.roster, spec, round=number),
-        state=number.to_bytes(8, "big"),
+        parameters=parameters,
+        state=state,
+        succession=make_succession(federation, parameters, state) if number > 1 else None,
         train=lambda seat, _parameters, _state: inputs[seat],
         histories=histories,
     )

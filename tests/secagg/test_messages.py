@@ -42,6 +42,7 @@ UNCOVERED = {
     ("RoundOpen", "plan"): "ctx names its digest",
     ("RoundOpen", "abandons"): "each is signed by its silo",
     ("StateNotice", "nbytes"): "checked against the state under the model hash",
+    ("StateNotice", "succession"): "its statements are each signed by their silo",
     ("MaskedInput", "chunks"): "follows from ctx and is checked",
     ("MaskedInput", "nbytes"): "follows from ctx and is checked",
     ("Survivors", "seat"): "all who agree sign the same; the key says who",
