@@ -23,7 +23,7 @@ from fl.weights import silo_weight
 from secagg.ids import RunId
 from secagg.parameters import VectorSpec, threshold
 from secagg.phases import Phase
-from secagg.testing import RoundHarness, make_federation, make_parameters
+from secagg.testing import RoundHarness, make_federation, make_parameters, make_succession
 
 RUN = RunId(b"sixteen bytes ..")
 NUMBER = 2
@@ -121,6 +121,7 @@ def test_secure_equals_plain(silos: int) -> None:
             federation=federation,
             parameters=parameters,
             state=b"a state",
+            succession=make_succession(federation, parameters, b"a state"),
             train=lambda seat, _parameters, _state: encoded[seat].segments,
             drop=case.gone,
         ).run()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 
 import secagg.silo
-from secagg.effects import SiloEffect
+from secagg.effects import Finished, SiloEffect
 from secagg.ids import AttemptId, RunId
 from secagg.journal import JournalEvent, SiloHistory
-from secagg.messages import Abandon
+from secagg.messages import Abandon, Result
 from secagg.phases import Phase
 from secagg.ring import IntVector
 from secagg.silo import SiloRound
@@ -211,6 +211,17 @@ def _submit_unasked(self: SiloRound, values: Mapping[str, IntVector]) -> list[Si
     return self._submit(values)
 
 
+def _close_first(
+    real: Callable[[SiloRound, Result], list[SiloEffect]],
+) -> Callable[[SiloRound, Result], list[SiloEffect]]:
+    def reversed_order(self: SiloRound, message: Result) -> list[SiloEffect]:
+        effects = real(self, message)
+        assert isinstance(effects[0], Finished)
+        return effects[::-1]
+
+    return reversed_order
+
+
 def _whatever_comes(*_arguments: object, **_more: object) -> int:
     return 10**6  # as if later than any round
 
@@ -240,7 +251,10 @@ def _never_opened(self: SiloHistory, attempt: AttemptId, event: JournalEvent) ->
         (two_rounds_open_at_once, {"contribute": _submit_unasked}, "two different sums"),
         (
             killed_while_the_sum_is_used,
-            {"preceding_round": _whatever_comes},
+            {
+                "preceding_round": _whatever_comes,
+                "_on_result": _close_first(SiloRound._on_result),
+            },
             "two different sums",
         ),
         (
