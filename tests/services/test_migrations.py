@@ -150,10 +150,10 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path, database: st
     """It is not misread, and the refusal names both versions."""
     opened = Database(tmp_path, "coordinator", url=database)
     with opened.transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '4'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '99'"))
     opened.close()
     for _ in range(2):
-        with pytest.raises(SchemaVersionError, match="schema version 3 or older, got 4"):
+        with pytest.raises(SchemaVersionError, match="schema version 4 or older, got 99"):
             CoordinatorStore(tmp_path, url=database)
 
 
