@@ -268,9 +268,10 @@ class Stage:
         *,
         setup: bytes = b"",
         succession: messages.Succession | None = None,
+        vouched: bool = True,
     ) -> messages.StateNotice:
-        """StateNotice, signed; after the first round with the word of enough silos."""
-        if succession is None and self.parameters.round > 1:
+        """StateNotice, signed; after the first round, unless not `vouched`, with enough words."""
+        if succession is None and vouched and self.parameters.round > 1:
             succession = make_succession(self.federation, self.parameters, state)
         unsigned = messages.StateNotice(
             setup=setup or self.setup,

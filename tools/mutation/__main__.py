@@ -32,7 +32,7 @@ TESTS: Final = ("tests/vectors", "tests/secagg", "tests/adversary")
 # Slow, and they seldom tell what no other test tells: asked last.
 LAST: Final = ("test_bug_cases", "test_random_coordinator", "test_fuzz_decoders", "test_graph")
 # Where ctx, setup, binding and what is signed are made, and a silo decides: all in the short form.
-SHORT: Final = frozenset({"agreement", "messages", "result", "silo", "transcript", "view"})
+SHORT: Final = frozenset({"agreement", "chain", "messages", "result", "silo", "transcript", "view"})
 # Where every check has its mutants; elsewhere those refusals whose error is in the check table.
 WHOLE: Final = frozenset(
     {"auditors", "dealing", "evidence", "holdings", "intake", "journal", "policy", "recall"}
