@@ -53,6 +53,7 @@ def preceding_round(
     message: StateNotice,
     *,
     standpoint: Standpoint | None,
+    is_taken: bool,
     parameters: RoundParameters,
     roster: Roster,
 ) -> int:
@@ -61,6 +62,8 @@ def preceding_round(
     Args:
         message: announces the state.
         standpoint: the silo's; None if it has settled no round of this run.
+        is_taken: whether the silo has submitted to this very state in this run. Its first state is
+            that of a later round, too, if all rounds so far were lost.
         parameters: of the attempt.
         roster: gives the signers' keys.
 
@@ -83,7 +86,8 @@ def preceding_round(
             f"it, or {parameters.n_c + 1} silos' word that another one follows from a later round; "
             f"{_found(message)}. Take part again when the coordinator has their word"
         )
-    if standpoint is None and after == NONE_BEFORE and parameters.round > 1:
+    is_first = parameters.round <= 1 or is_taken
+    if standpoint is None and after == NONE_BEFORE and not is_first:
         raise ModelMismatchError(
             f"this silo has settled no round of the run, and joins in round {parameters.round}: "
             f"expected {parameters.n_c + 1} silos' word that this state follows from an earlier "

@@ -255,6 +255,13 @@ class SiloHistory:
         trace = self._traces.get(attempt)
         return None if trace is None else trace.submission
 
+    def has_submitted(self, run: RunId, model: bytes) -> bool:
+        """Whether this silo has submitted a vector to this state in this run."""
+        return any(
+            attempt.run == run and trace.model_hash == model
+            for attempt, trace in self._traces.items()
+        )
+
     def unmasked_in(self, run: RunId, round_number: int) -> AttemptId | None:
         """The attempt of this round in which shares were opened, if one was."""
         for attempt, trace in self._traces.items():

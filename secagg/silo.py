@@ -279,7 +279,11 @@ class SiloRound:
             )
         found = read_state_hash(message, self._store, kind=self.parameters.kind)
         self._after = preceding_round(
-            message, standpoint=self.standpoint, parameters=self.parameters, roster=self._roster
+            message,
+            standpoint=self.standpoint,
+            is_taken=self._history.has_submitted(self.attempt.run, found),
+            parameters=self.parameters,
+            roster=self._roster,
         )
         is_own = self.standpoint is not None and self.standpoint.model_hash == found
         self._policy.check_state(found, is_successor=is_own)
