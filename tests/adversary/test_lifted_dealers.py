@@ -24,7 +24,13 @@ from secagg.evidence import Evidence, EvidenceKind, bad_dealer, bad_revealer, ju
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
 from secagg.messages import MaskedInput, Message, Share, SurvivorsRequest, Unmask
 from secagg.secretbytes import Secret
-from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters
+from secagg.testing import (
+    Outcome,
+    RoundHarness,
+    make_federation,
+    make_parameters,
+    make_succession,
+)
 from tests.adversary.mutants import silo_without
 from tests.adversary.stage import MODEL, Stage, random_inputs, small_spec
 
@@ -394,10 +400,12 @@ def test_a_made_up_prior_with_a_liar_in_it() -> None:
         prior = (LIAR,)
         return messages.signed(replace(message, prior=prior), FEDERATION.identities[seat])
 
+    parameters = make_parameters(FEDERATION.roster, SPEC, round=2)
     outcome = RoundHarness(
         federation=FEDERATION,
-        parameters=make_parameters(FEDERATION.roster, SPEC, round=2),
+        parameters=parameters,
         state=MODEL,
+        succession=make_succession(FEDERATION, parameters, MODEL),
         train=lambda seat, _parameters, _state: INPUTS[seat],
         cohort=HONEST,
         cases=harness.server.evidence,
