@@ -26,6 +26,7 @@ from fl.query_plan import (
 from fl.query_run import QueryParticipant, QueryRun
 from fl.rounds import RoundFailure, RoundReport, RoundRequest, RunFinished, RunStatus
 from fl.testing import DictMemory
+from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import model_hash
@@ -137,9 +138,9 @@ def test_advice_is_two_sums_and_silos_know_the_second_ones_state() -> None:
     second = asked(run)
     assert (second.number, second.spec) == (2, ahead.spec)
     for silo in silos.values():
-        assert silo.required_state(2) is None
+        assert silo.standpoint() is None
         assert silo.settle(total, first.state) == second.state
-        assert silo.required_state(2) == second.state_hash
+        assert silo.standpoint() == Standpoint(round=1, model_hash=second.state_hash)
         silo.check(parameters_of(ADVISE, second), ADVISE.document())
     last = summed(ADVISE, second, silos)
     assert sum(last.values["divergences"]) == 3
@@ -149,7 +150,7 @@ def test_advice_is_two_sums_and_silos_know_the_second_ones_state() -> None:
     assert finished.status is RunStatus.COMPLETED
     state = silos[1].settle(last, second.state)
     assert state == finished.state
-    assert silos[1].required_state(3) is None
+    assert silos[1].standpoint() == Standpoint(round=1, model_hash=second.state_hash)
 
 
 def test_a_run_goes_on_after_a_restart() -> None:

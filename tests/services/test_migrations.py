@@ -101,7 +101,7 @@ def test_a_coordinators_folder_of_the_first_release_goes_on(tmp_path: Path) -> N
     store.close()
     with sqlite3.connect(tmp_path / "data.db") as connection:
         # The first release looks here, and refuses what is above its own 1.
-        assert connection.execute("SELECT version FROM schema").fetchall() == [(3,)]
+        assert connection.execute("SELECT version FROM schema").fetchall() == [(4,)]
     connection.close()
 
 
