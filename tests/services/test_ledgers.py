@@ -14,9 +14,10 @@ from dp.canonical import Json
 from dp.charges import Proof, ProofKind, Statement, StatementChecker
 from dp.commitments import plan_commit_body
 from dp.entries import Entry, Kind, Signature
-from dp.errors import BudgetExceededError, PlanError, PrivacyError
+from dp.errors import BudgetExceededError, LedgerIntegrityError, PlanError, PrivacyError
 from dp.events import GaussianEvent
 from dp.filters import Filter, FilterKind
+from dp.keyring import accepted_message
 from dp.ledger import Ledger, LedgerStore, SignedHead
 from dp.ledger_testing import LedgerStoreContract
 from dp.plan import Mode, PrivacyPlan
@@ -461,6 +462,63 @@ class TestAChargeThatShouldNotComeBack:
         )
         promises = [signed(one, others.identities[one.seat]) for one in abandons(range(1, 6))]
         self.stays(tmp_path, self.proof(promises), newer)
+
+
+class TestACoordinatorWithANewKey:
+    """Its run's ledger goes on after KEY_ROTATE, at silos that know the new key by their roster."""
+
+    @pytest.fixture(autouse=True)
+    def _charged(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        self.coordinator, self.mine = charged(tmp_path)
+        self.fresh = Party(COORDINATOR, make_federation(2, seed=77).coordinator)
+        self.newer = replace(
+            ROSTER, version=2, previous=ROSTER.digest(), coordinator_key=self.fresh.key.public
+        )
+
+    def rotated(self, accepted_by: Party) -> LedgerNotice:
+        """The ledger with a rotation to the fresh key and a charge after it."""
+        ledger, old = self.coordinator.book.ledger, FEDERATION.coordinator
+        before, key = old.public, self.fresh.key.public
+        message = accepted_message(ledger.head().entry_hash, COORDINATOR, before, key)
+        body: dict[str, Json] = {
+            "name": COORDINATOR, "old": before.hex(), "key": key.hex(),
+            "accepted": accepted_by.sign(message).hex(),
+        }  # fmt: skip
+        draft = ledger.draft(Kind.KEY_ROTATE, body, time_utc=NOW)
+        ledger.append(draft.signed_by(Party(COORDINATOR, old)))
+        run = self.coordinator.parameters.run
+        book = RunBook(self.folder / "run", run, self.fresh, PLAN)
+        book.charge(2, 0, time_utc=NOW)
+        return LedgerNotice(run=run, first=0, lines=tuple(book.lines(0)))
+
+    def test_both_a_silo_that_was_there_and_one_that_lost_its_copy_follow(self) -> None:
+        """And what is charged after it is signed with the new key, also in a later notice."""
+        notice = self.rotated(self.fresh)
+        fresh_silo = silo(self.folder / "other", 2)
+        for one in (self.mine, fresh_silo):
+            one.roster = lambda: self.newer
+            assert not one.receive(notice).code
+        book = RunBook(self.folder / "run", notice.run, self.fresh, PLAN)
+        book.charge(3, 0, time_utc=NOW)
+        later = replace(notice, first=6, lines=tuple(book.lines(6)))
+        assert not self.mine.receive(later).code
+        assert verify_ledger(book.lines(0), public_keys(self.newer)).findings.items == []
+        assert verify_ledger(book.lines(0), public_keys(ROSTER)).findings.items == []
+
+    def test_a_key_that_did_not_accept_ends_the_run_here(self) -> None:
+        """Whoever stole the old key does not write on under the new one's name."""
+        notice = self.rotated(Party(COORDINATOR, FEDERATION.identities[1]))
+        self.mine.roster = lambda: self.newer
+        assert self.mine.receive(notice).code == "LedgerIntegrityError"
+        with pytest.raises(LedgerRefusedError, match="not accepted"):
+            self.mine.check_round(round_parameters(2), TRAINING)
+
+    def test_without_a_rotation_the_ledger_is_not_its(self) -> None:
+        """The message names the command."""
+        run = self.coordinator.parameters.run
+        with pytest.raises(LedgerIntegrityError, match="secagg ledger rotate"):
+            RunBook(self.folder / "run", run, self.fresh, PLAN)
 
 
 class TestTermsOfAnAttempt:
