@@ -89,8 +89,9 @@ ACTIONS: Final = {
     "A4_BAD_DEALER": _ACCUSE,
     "A4_FALSE_PAIR": _ACCUSE,
     "A4_COHORT_REFUSED": "Too few silos for this silo's policy: wait for more.",
-    "A5_MODEL_MISMATCH": "Do not go on before the coordinator has explained it: it showed another "
-    "model than the sums give.",
+    "A5_MODEL_MISMATCH": "If other silos' word is missing: this silo was away or joins, and takes "
+    "part again when n_c + 1 silos have settled the last round. Else do not go on before the "
+    "coordinator has explained it: it showed another model than the sums give.",
     "A6_SURVIVORS_MISMATCH": _ACCUSE,
     "A7_SURVIVORS_UNCERTIFIED": "Too many silos were lost; if it comes again, ask the coordinator.",
     "A8_SECOND_UNMASK": _ACCUSE,

@@ -144,7 +144,7 @@ class AttemptDriver:
                     await self._send(effect.message)
                 case Finished():
                     # Before the record that closes the submission: a crash between the two would
-                    # leave a silo that knows no next state and insists on nothing (SA1 2.5 v).
+                    # leave a silo that stands where it stood, and is not told again (SA1 2.5 v).
                     await self.settle(self, effect.aggregate)
                 case TrainingWanted() | Aborted():
                     outcome = effect
