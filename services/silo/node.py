@@ -78,6 +78,8 @@ _SHORTENED_EVERY: Final = 8
 # Sums that wait to be recomputed; a coordinator that does not show one costs no more than this.
 _MOST_RECOMPUTED: Final = 8
 _MOST_STRANGE_PROMISES: Final = 16
+# After `linger_s`, for what ends by itself.
+_GRACE_S: Final = 2.0
 _Integers = Mapping[str, IntVector]
 
 
@@ -132,9 +134,30 @@ class SiloNode:
     async def run(self, stop: asyncio.Event) -> RunState | None:
         """Take part until told to stop; with `once`, returns how the run ended.
 
+        A stop is obeyed at once by a silo that nobody has greeted yet, and after `linger_s` by one
+        whose calls do not get through.
+
         Raises:
             ServiceError: this process cannot go on; another one may.
         """
+        work = asyncio.create_task(self._take_part(stop))
+        patience = asyncio.create_task(self._lose_patience(stop))
+        try:
+            await asyncio.wait({work, patience}, return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else self._ended
+        finally:
+            patience.cancel()
+            work.cancel()
+            await asyncio.wait({work})
+
+    async def _lose_patience(self, stop: asyncio.Event) -> None:
+        """Return when this process has to end, whatever it waits for."""
+        await stop.wait()
+        if self.greeting.coordinator:
+            await asyncio.sleep(self.linger_s + _GRACE_S)
+        self.log.info("left", reason="told to stop")
+
+    async def _take_part(self, stop: asyncio.Event) -> RunState | None:
         await self._greet()
         await self._send_again()
         stopped = asyncio.create_task(stop.wait())

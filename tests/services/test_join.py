@@ -66,15 +66,34 @@ def test_blank_cells_are_named_by_column_and_line(tmp_path: Path) -> None:
     assert _join(tmp_path, "age,sick\n40,yes\n") == []
 
 
-def test_a_silo_looks_at_its_file_before_it_connects(tmp_path: Path) -> None:
-    """Nobody listens at the address, and it is not asked."""
-    make_federation(tmp_path, silos=("silo-1", "silo-2"), now=utc_now())
-    config = parse_config(
-        b'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n'
-        b'data = { file = "nowhere.csv" }\n',
+def _config(root: Path, more: str = "") -> SiloConfig:
+    """Settings of a silo with keys, for a coordinator that nobody has started."""
+    make_federation(root, silos=("silo-1", "silo-2"), now=utc_now())
+    return parse_config(
+        b'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n' + more.encode(),
         SiloConfig,
         source="silo.toml",
-        base=tmp_path,
+        base=root,
     )
+
+
+def test_a_silo_looks_at_its_file_before_it_connects(tmp_path: Path) -> None:
+    """Nobody listens at the address, and it is not asked."""
+    config = _config(tmp_path, 'data = { file = "nowhere.csv" }\n')
     with pytest.raises(DataError, match=r"nowhere\.csv"):
         asyncio.run(joining.join(config, software="test", once=True))
+
+
+def test_a_silo_without_a_coordinator_stops_when_told_to(tmp_path: Path) -> None:
+    """It would try again for an hour; whoever stops it does not want to wait for that."""
+    config = _config(tmp_path, 'task = "fl.testing:toy_task"\n')
+
+    async def stopped() -> object:
+        stop = asyncio.Event()
+        joined = asyncio.create_task(joining.join(config, software="test", once=True, stop=stop))
+        done, _ = await asyncio.wait({joined}, timeout=1)
+        assert not done, "it tries again"
+        stop.set()
+        return await asyncio.wait_for(joined, timeout=30)
+
+    assert asyncio.run(stopped()) is None
