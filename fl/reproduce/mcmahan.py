@@ -122,8 +122,8 @@ _SKEWED: Final = _Cell(
     cap=1000,
     quick_cap=0,
     every=2,
-    seeds=1,
-    secure=0,
+    seeds=3,
+    secure=1,
 )
 
 
