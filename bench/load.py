@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Final
 
 from services.demo.federation import Child, LocalFederation
@@ -33,6 +33,7 @@ learning_rate = 0.1
 name = "{task}"
 settings = {settings}
 """
+_GLANCE_S: Final = 0.05
 _DEADLINES: Final = {
     "registration_s": 300.0,
     "advertise_s": 120.0,
@@ -84,12 +85,13 @@ def load(
             encoding="utf-8",
         )
         run = _secagg(federation, "run", "start", "-c", str(settings))
+        growth = _upload_growth(coordinator)
         _secagg(federation, "run", "watch", run)
         took = perf_counter() - enrolled
         for child in children:
             if child.wait(timeout_s=60) != 0:
                 raise RuntimeError(f"expected every silo to end well; see {child.log}")
-        peak = _peak(coordinator)
+        peak = _memory(coordinator, "VmHWM")
         committed = [line for line in coordinator.lines() if line.get("event") == "committed"]
         sizes = [
             len(line["survivors"]) for line in committed if isinstance(line["survivors"], list)
@@ -106,13 +108,39 @@ def load(
         "run_s": round(took, 1),
         "round_s": round(took / rounds, 1),
         "coordinator_peak_mb": peak // 10**6,
+        "coordinator_upload_growth_mb": growth // 10**6,
     }
 
 
-def _peak(child: Child) -> int:
-    """The most memory that a process has had at a time, in bytes."""
+def _upload_growth(coordinator: Child) -> int:
+    """By how many bytes the coordinator's memory grew, at its peak, while vectors were uploaded.
+
+    Of the first round, from the moment on at which vectors are awaited. What a process has had
+    before, such as a whole model while a round is committed, is not in the figure: the peak is
+    reset (Linux, proc(5): clear_refs).
+    """
+    _wait_for_phase(coordinator, "mask")
+    before = _memory(coordinator, "VmRSS")
+    Path(f"/proc/{coordinator.process.pid}/clear_refs").write_text("5", encoding="ascii")
+    _wait_for_phase(coordinator, "survivors")
+    return _memory(coordinator, "VmHWM") - before
+
+
+def _wait_for_phase(coordinator: Child, phase: str) -> None:
+    """Wait until the first round is in this phase."""
+    wanted = ("phase", 1, phase)
+    while wanted not in {
+        (line.get("event"), line.get("round"), line.get("phase")) for line in coordinator.lines()
+    }:
+        if coordinator.exit_code is not None:
+            raise RuntimeError(f"the coordinator has ended; see {coordinator.log}")
+        sleep(_GLANCE_S)
+
+
+def _memory(child: Child, what: str) -> int:
+    """A process's memory in bytes: VmRSS is what it has now, VmHWM the most that it has had."""
     text = Path(f"/proc/{child.process.pid}/status").read_text(encoding="ascii")
-    line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
+    line = next(line for line in text.splitlines() if line.startswith(f"{what}:"))
     return int(line.split()[1]) * 1024
 
 
