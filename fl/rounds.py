@@ -26,7 +26,7 @@ from secagg.ids import RunId
 from secagg.messages import model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 
-MAX_ATTEMPTS: Final = 3
+MAX_ATTEMPTS: Final = 5
 
 
 class RunPlan(Protocol):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dp.errors import PrivacyError
 from fl.plan import TABULAR, TrainingPlan
 from fl.ports import NamedTensors
 from fl.privacy import privacy_of
@@ -46,6 +47,7 @@ from services.errors import (
 )
 from services.ledger.messages import LedgerAnswer
 from services.ledger.parties import COORDINATOR, Party
+from services.ledger.run_book import require_accountable
 from services.observe.logs import Logger
 from services.plans import plan_of, read_run
 from services.query_config import QueryConfig
@@ -121,6 +123,7 @@ class RunDesk:
                 keys=("run.min_silos",),
             )
         plan = plan_of(config, max_silos=seats)
+        _require_accountable(plan, config)
         if config.recompute.redundancy and not asked_n_c(self.hub.roster, plan):
             raise ConfigError(
                 f"recompute.redundancy: expected 0 with a roster of {seats} silos: who recomputes "
@@ -394,7 +397,6 @@ class RunDesk:
         self, record: RunRecord, plan: RunPlan, config: RunConfig | QueryConfig
     ) -> RunLedger | None:
         """The ledger of a run with a privacy plan."""
-        limited = config.privacy if isinstance(config, RunConfig) else config.noise
         privacy = privacy_of(plan)
         if privacy is None:
             return None
@@ -408,7 +410,7 @@ class RunDesk:
             mailbox=self.hub.mailbox,
             now=utc_now,
             log=self.log.bind(run=record.run.hex),
-            epsilon=limited.budget if limited else None,
+            epsilon=_budget(config),
         )
 
     def _restore(self, record: RunRecord, snapshot: bytes) -> Course:
@@ -458,6 +460,22 @@ class RunDesk:
         folder = self.config.storage / "runs" / run.hex
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _budget(config: RunConfig | QueryConfig) -> float | None:
+    """The limit of the run's account, None for the privacy plan's own."""
+    limited = config.privacy if isinstance(config, RunConfig) else config.noise
+    return limited.budget if limited else None
+
+
+def _require_accountable(plan: RunPlan, config: RunConfig | QueryConfig) -> None:
+    """Refuse a privacy plan that the accountant would refuse at the first charge."""
+    if (privacy := privacy_of(plan)) is None:
+        return
+    try:
+        require_accountable(privacy, config.run.name, _budget(config))
+    except PrivacyError as error:
+        raise ConfigError(f"the privacy plan: {error}", keys=("privacy",)) from error
 
 
 def _summary(record: RunRecord, *, rounds_done: int) -> RunSummary:

@@ -30,6 +30,7 @@ from secagg.effects import Aborted, AbortReason, Aggregate, Finished
 from secagg.ids import RunId
 from secagg.messages import STATE, STATE_CHUNK_BYTES, Abandon
 from secagg.parameters import RoundParameters
+from secagg.rng import Rng, SystemRng
 from secagg.roster import Seat
 from services.clock import monotonic, utc_now
 from services.config import Deadlines
@@ -60,6 +61,8 @@ _SPACE_S: Final = 5.0
 _GLANCE_S: Final = 1.0
 # How long a recovery waits for promises; silos may have to find the coordinator again first.
 _RECOVERY_S: Final = 15.0
+# Between the begins of the third attempt and the one before it, at most; twice that for each more.
+_REST_S: Final = 5.0
 # How long the promises that give a charge back are awaited when the run is stopped.
 _PROMISES_S: Final = 2.0
 
@@ -88,6 +91,7 @@ class RunDriver:
         cases: where evidence against silos is kept.
         free_bytes: that a round leaves free on the disk.
         ledger: of a run with a privacy plan.
+        rng: spreads the rests between attempts.
     """
 
     standing: Standing
@@ -106,12 +110,16 @@ class RunDriver:
     log: Logger
     free_bytes: int = 0
     ledger: RunLedger | None = None
+    rng: Rng = field(default_factory=SystemRng)
     _abandons: tuple[Abandon, ...] = ()
     _current: AttemptDriver | None = None
     _resumed: AttemptDriver | None = None
     _ahead: AttemptDriver | None = None
     _preparing: "asyncio.Task[None] | None" = None
     _stop_reason: str | None = None
+    _failures: int = 0
+    _begun: float = 0.0
+    _rest_until: float = 0.0
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _changes: dict[int, calls.MemberChange] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -166,6 +174,7 @@ class RunDriver:
                 await self._end(RunState.FINISHED if done else RunState.FAILED, request.reason)
                 return
             await self._attempt(self.course, request)
+            await self._rest()
         await self._end(RunState.STOPPED, self._stop_reason)
 
     async def change_member(self, seat: int, change: calls.MemberChange) -> None:
@@ -210,7 +219,7 @@ class RunDriver:
             await self._preparing
             self._ahead = self._preparing = None
             await ahead.stop("the run's silos have changed")
-            course.fail("what was exchanged ahead could not be used")
+            course.skip_to(ahead.parameters.attempt + 1)
         changes, self._changes = self._changes, {}
         members = set(self.cohorts.enrolled)
         joining = {s for s, change in changes.items() if change is calls.MemberChange.ADMIT}
@@ -320,7 +329,7 @@ class RunDriver:
     async def _use_ahead(self, course: Course, request: RoundRequest) -> None:
         """Call the roll: what was exchanged ahead serves if it is for the same vector and silos.
 
-        Else the round begins with its next attempt, whose keys are fresh.
+        Else the round begins with its next attempt, whose keys are fresh; that is no failure.
         """
         ahead, preparing = self._ahead, self._preparing
         assert ahead is not None  # the caller looked
@@ -336,7 +345,7 @@ class RunDriver:
             return
         await self._note_suspects(ahead)
         await ahead.stop("the silos or the vector are others than when it was opened ahead")
-        course.fail("what was exchanged ahead could not be used")
+        course.skip_to(ahead.parameters.attempt + 1)
 
     async def _drive_attempt(
         self, course: Course, request: RoundRequest, number: int, cohort: tuple[Seat, ...]
@@ -378,7 +387,7 @@ class RunDriver:
         """Give an attempt its state and see it through, opening the next round beside it."""
         await asyncio.to_thread(_put_state, driver.store, request.state)
         driver.cases = await asyncio.to_thread(dealers, self.cases, self.hub.roster, self.log)
-        self._current = driver
+        self._current, self._begun = driver, monotonic()
         vouched = partial(
             self.settlements.succession,
             self.standing.reports[-1].round if self.standing.reports else 0,
@@ -499,7 +508,7 @@ class RunDriver:
             reasons=driver.reasons(survivors),
         )
         await asyncio.to_thread(self._save, course, report)
-        self._abandons = ()
+        self._abandons, self._failures, self._rest_until = (), 0, 0.0
         self.standing.reports.append(report)
         driver.log.info("committed", survivors=survivors, dropouts=report.dropouts)
         self.standing.progress.note()
@@ -546,6 +555,17 @@ class RunDriver:
                 self.standing.record = await asyncio.to_thread(
                     self.store.begin, self.run, self.cohorts.enrolled, course.snapshot()
                 )
+            self._failures += 1
+            if failure.retried:
+                self._rest_until = self._begun + rest_s(self._failures, self.rng)
+
+    async def _rest(self) -> None:
+        """Wait before an attempt, and say why, if the ones before it have failed quickly."""
+        if (left := self._rest_until - monotonic()) > 0:
+            reason = f"{self.standing.reason}; the next attempt begins in {left:.0f} s"
+            self.log.warning("resting", failures=self._failures, seconds=round(left, 1))
+            self.standing.explain(reason)
+            await self._unless_stopped(asyncio.sleep(left))
 
     async def _unless_stopped(self, waiting: Coroutine[None, None, None]) -> None:
         """Wait, but not when the run is stopped; only for what may be canceled anywhere."""
@@ -608,6 +628,22 @@ class RunDriver:
         if self.ledger is not None:
             self.ledger.share(self.cohorts.enrolled)
         self.standing.tell_end(self.cohorts.seats)
+
+
+def rest_s(failures: int, rng: Rng) -> float:
+    """How long after a failed attempt's begin the next one may begin, in seconds.
+
+    The first retry is free: a silo that was lost once is no reason to wait. What fails again and
+    again, and quickly, has a reason that lasts longer than an attempt.
+
+    Args:
+        failures: attempts of one round that have failed, one after the other; at least one.
+        rng: spreads the rests.
+    """
+    if failures < 2:
+        return 0.0
+    draw = int.from_bytes(rng.bytes(4)) / 2**32
+    return float(_REST_S * 2 ** (failures - 2) * (0.5 + draw / 2))
 
 
 def _put_state(store: FileVectorStore, state: bytes) -> None:

@@ -58,6 +58,22 @@ def run_account(plan: PrivacyPlan, name: str, epsilon: float | None = None) -> A
     )
 
 
+def require_accountable(plan: PrivacyPlan, name: str, epsilon: float | None = None) -> None:
+    """Refuse a plan whose rounds could not be charged, before any silo is asked.
+
+    Args:
+        plan: of the run.
+        name: the run's.
+        epsilon: as for `run_account`.
+
+    Raises:
+        PrivacyError: the accountant has no figure for it, or integers cost more than the plan's
+            reserve of delta at the account's limit.
+    """
+    limit = run_account(plan, name, epsilon).epsilon
+    intent_for(plan, run_id=bytes(16).hex(), round_number=1, attempt=0, epsilon=limit)
+
+
 def plan_entry(ledger: Ledger, digest: str) -> Entry | None:
     """The PLAN_COMMIT of a plan, None if the ledger has none."""
     for one in ledger.entries:

@@ -79,6 +79,16 @@ class World:
         }
         self.crowd: Child = federation.start_crowd("crowd", silos)
         self._runs = 0
+        self._revoked: Path | None = None
+
+    def revoked(self) -> Path:
+        """The keys of a silo that was revoked, and the coordinator knows it."""
+        if self._revoked is None:
+            keys = self.keys("gone")
+            authority.revoke(self.home / "authority", "gone")
+            self.tell_coordinator()
+            self._revoked = keys
+        return self._revoked
 
     @property
     def address(self) -> tuple[str, int]:
@@ -180,9 +190,7 @@ def refusals(world: World, keys: Path, body: bytes) -> set[tuple[grpc.StatusCode
 
 def test_a_revoked_silo_is_refused_by_every_call_before_its_words_are_read(world: World) -> None:
     """Valid certificate, yesterday's roster; malformed bytes or none, one answer (SEC-07)."""
-    keys = world.keys("gone")
-    authority.revoke(world.home / "authority", "gone")
-    world.tell_coordinator()
+    keys = world.revoked()
     before = world.events()
     for body in (b"", b"\xff" * 64, b"\x00" * (3 * 1024 * 1024)):
         assert refusals(world, keys, body) == {(grpc.StatusCode.UNAUTHENTICATED, "NOT_IN_ROSTER")}
@@ -346,8 +354,7 @@ def knock(world: World, stop: threading.Event) -> None:
 
 def shout(world: World, stop: threading.Event) -> None:
     """A revoked silo that sends megabytes, as fast as it is refused."""
-    keys = world.home / "gone/keys"
-    credentials = load_credentials(keys, role=Role.SILO, now=utc_now())
+    credentials = load_credentials(world.revoked(), role=Role.SILO, now=utc_now())
 
     async def calls() -> None:
         async with open_channel(world.federation.address, credentials) as channel:
@@ -368,6 +375,7 @@ def test_rounds_go_on_beside_attackers(
     Every round holds every silo. How much longer a round takes is printed, not judged here: the
     machine is not alone.
     """
+    world.revoked()
     calm = world.round_seconds(world.start_run())
     with attack(world, hold_connections, drip, knock, shout):
         beside = world.round_seconds(world.start_run())

@@ -32,7 +32,23 @@ redundancy = {redundancy}
 """
 
 
-def start(folder: Path, *, silos: int, min_silos: int = 3, redundancy: int = 0) -> RunSummary:
+PRIVACY = """
+[privacy]
+mode = "silo"
+adjacency = "zero_out"
+clip = 1.0
+z = 20.0
+allow_low_utility = true
+delta = 1e-5
+dimension = 1
+h_dp = 2
+budget = {budget}
+"""
+
+
+def start(
+    folder: Path, *, silos: int, min_silos: int = 3, redundancy: int = 0, more: str = ""
+) -> RunSummary:
     """Ask a coordinator of so many silos for a run."""
 
     async def ask() -> RunSummary:
@@ -48,7 +64,7 @@ def start(folder: Path, *, silos: int, min_silos: int = 3, redundancy: int = 0) 
                 signing_key=federation.coordinator,
                 log=get_logger("test"),
             )
-            config = RUN.format(min_silos=min_silos, redundancy=redundancy).encode()
+            config = (RUN.format(min_silos=min_silos, redundancy=redundancy) + more).encode()
             peer = Peer(name="operator", role=Role.OPERATOR)
             return await desk.start_run(peer, StartCall(run=RunId(bytes(16)), config=config))
         finally:
@@ -61,6 +77,15 @@ def test_more_silos_than_the_roster_has(tmp_path: Path) -> None:
     """They would be waited for in vain."""
     with pytest.raises(ConfigError, match=r"run.min_silos: expected at most the roster's 4 silos"):
         start(tmp_path, silos=4, min_silos=5)
+
+
+def test_a_privacy_plan_that_cannot_be_charged(tmp_path: Path) -> None:
+    """At a limit of 400 integers cost more delta than is set aside; at 15 they do not."""
+    with pytest.raises(ConfigError, match="the privacy plan: .*delta") as caught:
+        start(tmp_path, silos=4, more=PRIVACY.format(budget=400.0))
+    assert caught.value.keys == ("privacy",)
+    with pytest.raises(ConfigError, match="its code is not at the coordinator"):
+        start(tmp_path, silos=4, more=PRIVACY.format(budget=15.0))
 
 
 def test_three_silos_cannot_recompute(tmp_path: Path) -> None:
