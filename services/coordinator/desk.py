@@ -7,6 +7,7 @@ coordinator's restart interrupted go on by themselves.
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -42,6 +43,7 @@ from services.errors import (
     InvalidRequestError,
     NotFoundError,
     NotNowError,
+    ServiceError,
     StorageError,
     TooLargeError,
 )
@@ -85,6 +87,7 @@ class RunDesk:
     log: Logger
     _driver: RunDriver | None = None
     _task: "asyncio.Task[None] | None" = None
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uploads: dict[RunId, FileVectorStore] = field(default_factory=dict)
     _broken: "asyncio.Future[StorageError]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -100,8 +103,17 @@ class RunDesk:
     async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
         """Accept a run and drive it, or go on with one that has failed or was stopped.
 
-        The same run again changes nothing while it goes on, or once it has finished.
+        The same run again changes nothing while it goes on, or once it has finished. Of several
+        that are asked for at once, one is accepted.
         """
+        async with self._starting:
+            try:
+                return await self._start_run(peer, call)
+            except ServiceError:
+                await asyncio.to_thread(self._drop_upload, call.run)
+                raise
+
+    async def _start_run(self, peer: Peer, call: StartCall) -> RunSummary:
         records = {record.run: record for record in await asyncio.to_thread(self.store.runs)}
         known = records.get(call.run)
         is_over = known is not None and known.state in _CAN_GO_ON
@@ -444,6 +456,15 @@ class RunDesk:
 
     def _upload(self, run: RunId) -> FileVectorStore:
         return self._uploads.setdefault(run, FileVectorStore(self._folder(run) / INITIAL))
+
+    def _drop_upload(self, run: RunId) -> None:
+        """Remove the model that a refused run was to start from."""
+        if (store := self._uploads.pop(run, None)) is not None:
+            store.close()
+            folder = self._folder(run)
+            shutil.rmtree(folder / INITIAL, ignore_errors=True)
+            with suppress(OSError):  # the run was accepted before, and has more than that
+                folder.rmdir()
 
     def _find_driver(self, run: RunId) -> RunDriver | None:
         driver = self._driver

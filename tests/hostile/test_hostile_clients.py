@@ -23,14 +23,15 @@ import pytest
 
 from secagg.ids import RunId
 from secagg.rng import SystemRng
+from services.cli.operator import run_client, start_run
 from services.clock import monotonic, utc_now
 from services.demo.federation import COORDINATOR, Child, LocalFederation
 from services.enrollment import authority
 from services.enrollment.request import enroll
-from services.errors import NotAllowedError, NotNowError
+from services.errors import NotAllowedError, NotNowError, RemoteError
 from services.security.credentials import load_credentials, open_channel, split_address
 from services.security.identity import Role
-from services.wire.calls import PROTOCOL_VERSION, Chunk, Hello, SubmitCall, VectorId
+from services.wire.calls import PROTOCOL_VERSION, Chunk, Hello, RunSummary, SubmitCall, VectorId
 from services.wire.clients import AggregationClient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
@@ -384,6 +385,29 @@ def test_rounds_go_on_beside_attackers(
     print(f"a round takes {words}")  # noqa: T201 - the figure is what this test shows
     assert world.coordinator.exit_code is None
     assert world.crowd.exit_code is None
+
+
+def test_of_fifty_runs_at_once_one_is_accepted(world: World) -> None:
+    """The others are refused by name, nothing of them is kept, and the one goes on to its end."""
+    path = world.home / "run.toml"
+    path.write_text(RUN.format(rounds=ROUNDS, rate=0.04), encoding="utf-8")
+    asked = [RunId(bytes([200 + number // 25, number] * 8)) for number in range(50)]
+
+    async def ask() -> tuple[list[RunSummary | BaseException], set[RunId]]:
+        async with run_client(world.federation.operator_file) as client:
+            answers = await asyncio.gather(
+                *(start_run(client, path, run) for run in asked), return_exceptions=True
+            )
+            return answers, {one.run for one in await client.list_runs()} & set(asked)
+
+    answers, kept = asyncio.run(ask())
+    accepted = [one for one in answers if not isinstance(one, BaseException)]
+    refused = {one.remote_code for one in answers if isinstance(one, RemoteError)}
+    assert (len(accepted), refused) == (1, {"RUN_ACTIVE"}), answers
+    assert kept == {accepted[0].run}
+    folders = {path.name for path in (world.federation.storage(COORDINATOR) / "runs").iterdir()}
+    assert folders & {run.hex for run in asked} == {accepted[0].run.hex}
+    world.round_seconds(accepted[0].run.hex)
 
 
 def test_silent_and_slow_lines_are_closed_by_the_coordinator(world: World) -> None:

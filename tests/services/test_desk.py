@@ -81,7 +81,7 @@ def test_more_silos_than_the_roster_has(tmp_path: Path) -> None:
 
 def test_a_privacy_plan_that_cannot_be_charged(tmp_path: Path) -> None:
     """At a limit of 400 integers cost more delta than is set aside; at 15 they do not."""
-    with pytest.raises(ConfigError, match="the privacy plan: .*delta") as caught:
+    with pytest.raises(ConfigError, match=r"the privacy plan: .*delta") as caught:
         start(tmp_path, silos=4, more=PRIVACY.format(budget=400.0))
     assert caught.value.keys == ("privacy",)
     with pytest.raises(ConfigError, match="its code is not at the coordinator"):
