@@ -243,8 +243,8 @@ class Attempts:
         """
         for number, attempt in list(self.live)[:-_KEPT_ATTEMPTS]:
             driver = self.live[number, attempt]
-            if driver.is_shown:
-                continue
+            if driver.is_shown or driver.outcome is None:
+                continue  # the latter is opened ahead, for when the round that is tried again ends
             is_of = partial(_is_of, run=self.run, number=number, attempt=attempt)
             is_result = partial(_is_result, is_of=is_of)
             boxes = {seat: self.hub.mailbox(seat) for seat in driver.cohort}

@@ -42,7 +42,7 @@ from services.coordinator.hub import Hub
 from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, RunLedger
 from services.coordinator.settlements import Settlements
 from services.coordinator.standing import Standing
-from services.errors import NotNowError, StorageError
+from services.errors import NotNowError, StorageError, UnavailableError
 from services.evidence import accused, dealers, keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes, released_name
@@ -623,7 +623,8 @@ class RunDriver:
 
     async def _end(self, state: RunState, reason: str) -> None:
         if self._ahead is not None:
-            await self._ahead.stop("the run has ended")
+            with suppress(UnavailableError):  # its disk has failed: nothing more follows from it
+                await self._ahead.stop("the run has ended")
         await self.standing.enter(state, reason)
         if self.ledger is not None:
             self.ledger.share(self.cohorts.enrolled)
