@@ -189,7 +189,7 @@ class ChargeBook:
         """Begin with nothing."""
         self.account: Account | None = None
         self._charges: dict[str, Charge] = {}
-        self._plans: dict[str, Mapping[str, Json]] = {}
+        self._commitments: dict[tuple[str, str], Mapping[str, Json]] = {}
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -205,9 +205,9 @@ class ChargeBook:
         """Whose promises give a charge back.
 
         Raises:
-            PlanError: none do, or its plan is not committed to.
+            PlanError: none do, or its run has not committed to its plan.
         """
-        return Quorum.of(self._plans.get(charge.plan_digest, {}))
+        return Quorum.of(self._commitments.get((charge.run_id, charge.plan_digest), {}))
 
     def find(self, entry_hash: str) -> Charge:
         """The charge of this name.
@@ -255,8 +255,10 @@ class ChargeBook:
                 self.require_successor(account)
                 self.account = account
             case Kind.PLAN_COMMIT:
-                # The first one counts: a later one of the same plan could name fewer silos.
-                self._plans.setdefault(str(entry.body.get("plan_digest")), entry.body)
+                # The first one of a run counts: a later one could name fewer silos. Another run
+                # of the same plan has silos of its own.
+                place = (entry.run_id, str(entry.body.get("plan_digest")))
+                self._commitments.setdefault(place, entry.body)
             case Kind.ROUND_INTENT:
                 self._charges[entry.entry_hash] = _read_charge(entry, ChargeState.OPEN)
             case Kind.METRIC_RELEASE:

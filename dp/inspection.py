@@ -46,6 +46,10 @@ _UNREADABLE: Final = (
 )
 
 
+# The silos whose promises count, with the keys that signed the plan, and how many are needed.
+Quorum = tuple[dict[str, set[bytes]], int]
+
+
 @dataclass(slots=True)
 class VerifyReport:
     """What was checked, what was found, and the recomputed figures.
@@ -85,6 +89,8 @@ class Inspection:
         self._kind = entries[0]["body"].get("ledger")
         self._account: Object | None = None
         self._plans: dict[str, Object] = {}
+        # Of each run and plan: who promises with which keys, and how many must.
+        self._quorums: dict[tuple[str, str], Quorum | None] = {}
         # What has been charged and not given back: by the entry's hash.
         self._live: dict[str, Object] = {}
         self._open: set[str] = set()
@@ -157,9 +163,11 @@ class Inspection:
         self._found.need(
             seq, math.isclose(d2, booked_d2, rel_tol=_CLOSE), f"grid sensitivity is {d2:.6f}"
         )
-        commit = {**body, "d2": d2, "run": entry["run_id"], "quorum": self._quorum(entry)}
-        is_first = self._plans.setdefault(body["plan_digest"], commit) is commit
-        self._found.need(seq, is_first, "this plan was committed to before")
+        commit = {**body, "d2": d2}
+        self._plans.setdefault(body["plan_digest"], commit)
+        place = (entry["run_id"], body["plan_digest"])
+        self._found.need(seq, place not in self._quorums, "this plan was committed to before")
+        self._quorums.setdefault(place, self._quorum(entry))
         digest = canonical_digest(plan)
         self._found.need(seq, digest == body["plan_digest"], "plan_digest is not the plan's hash")
         floor, ring = body["floor"], plan["mode"] in {"silo", "fedsgd", "patient"}
@@ -181,7 +189,7 @@ class Inspection:
             self._figure(seq, name, value, commit)
         self._two_relations(plan, z)
 
-    def _quorum(self, entry: Object) -> tuple[dict[str, set[bytes]], int] | None:
+    def _quorum(self, entry: Object) -> Quorum | None:
         """Whose promises end an attempt, with the keys that signed the plan, and how many.
 
         None where nothing shows it: an early ledger, or a query whose charge cannot come back.
@@ -368,9 +376,8 @@ class Inspection:
 
         Which silos, which keys and how many is the plan's commitment, never the proof's own claim.
         """
-        plan = self._plans.get(charge["body"]["plan_digest"], {})
-        quorum = plan.get("quorum")
-        if quorum is None or plan["run"] != charge["run_id"]:
+        quorum = self._quorums.get((charge["run_id"], charge["body"]["plan_digest"]))
+        if quorum is None:
             self._found.add(
                 seq,
                 "the charge came back, and no commitment of its run tells n_c with all silos' "

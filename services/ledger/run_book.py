@@ -74,10 +74,17 @@ def require_accountable(plan: PrivacyPlan, name: str, epsilon: float | None = No
     intent_for(plan, run_id=bytes(16).hex(), round_number=1, attempt=0, epsilon=limit)
 
 
-def plan_entry(ledger: Ledger, digest: str) -> Entry | None:
-    """The PLAN_COMMIT of a plan, None if the ledger has none."""
+def plan_entry(ledger: Ledger, digest: str, run_id: str | None = None) -> Entry | None:
+    """The first PLAN_COMMIT of a plan, None if the ledger has none.
+
+    Args:
+        ledger: a run's, or a data set's, which holds the plans of many runs.
+        digest: of the plan, in hex.
+        run_id: whose commitment to it, in hex; None for any.
+    """
     for one in ledger.entries:
-        if one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest:
+        is_plan = one.kind is Kind.PLAN_COMMIT and one.body.get("plan_digest") == digest
+        if is_plan and run_id in {None, one.run_id}:
             return one
     return None
 

@@ -99,7 +99,7 @@ class DataSet:
         self.commit({**found.body, "refers": found.entry_hash, "signed": signed}, found.run_id)
 
     def commit(self, body: Mapping[str, Json], run_id: str) -> None:
-        """Freeze a plan, unless it stands here already.
+        """Freeze a plan for a run, unless that stands here already.
 
         Args:
             body: of PLAN_COMMIT.
@@ -107,7 +107,7 @@ class DataSet:
         """
         while True:
             self.budget.refresh()
-            if plan_entry(self.ledger, str(body.get("plan_digest"))) is not None:
+            if plan_entry(self.ledger, str(body.get("plan_digest")), run_id) is not None:
                 return
             entry = self.ledger.draft(Kind.PLAN_COMMIT, body, time_utc=self.stamp(), run_id=run_id)
             with suppress(LedgerConflictError):  # another process was first: look again

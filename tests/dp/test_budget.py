@@ -91,13 +91,13 @@ def opened(account: Account | None = ACCOUNT, store: LedgerStore | None = None) 
     return budget
 
 
-def committed(budget: Budget, **changes: Any) -> Budget:
+def committed(budget: Budget, run: str = RUN, **changes: Any) -> Budget:
     """The same, with the plan of a run of six silos: of them four must promise."""
     body = {
         "plan_digest": PLAN.digest.hex(), "silos": tuple("abcdef"), "threshold": 4, "floor": 6,
         "n_c": 1, **changes,
     }  # fmt: skip
-    entry = budget._ledger.draft(Kind.PLAN_COMMIT, body, time_utc=NOW, run_id=RUN)
+    entry = budget._ledger.draft(Kind.PLAN_COMMIT, body, time_utc=NOW, run_id=run)
     budget.append(entry.signed_by(SILO))
     return budget
 
@@ -386,6 +386,17 @@ class TestGivingBack:
         budget = committed(committed(opened()), silos=tuple("abc"), threshold=3)
         charge = budget.charge(intent(), time_utc=NOW)
         assert budget.quorum(charge.entry_hash) == Quorum(members=frozenset("abcdef"), needed=4)
+
+    def test_another_run_of_the_same_plan_has_silos_of_its_own(self) -> None:
+        """What one run's silos promise gives nothing back of the other's."""
+        budget = committed(committed(opened()), "cd" * 16, silos=tuple("ghij"), threshold=3)
+        charge = budget.charge(intent(run_id="cd" * 16), time_utc=NOW)
+        assert budget.quorum(charge.entry_hash) == Quorum(members=frozenset("ghij"), needed=3)
+        with pytest.raises(PlanError, match="of the plan's 4 silos, got 0"):
+            budget.give_back(
+                charge.entry_hash, self.proof("abcdef"), time_utc=NOW,
+                checker=lambda _charge, _one: True,
+            )  # fmt: skip
 
     @pytest.mark.parametrize("change", [{"n_c": None}, {"silos": 6}, {"plan_digest": "0" * 64}])
     def test_without_a_commitment_that_says_how_many_it_stays(self, change: dict[str, Any]) -> None:

@@ -274,6 +274,9 @@ def test_in_a_run_s_ledger_the_writer_signs_it_too() -> None:
     rotate(ledger, FIRST, SECOND)
     assert "lacks signatures" in findings(ledger, with_hub)
     entry = ledger.entries[-1]
+    alone = Ledger(MemoryLedgerStore([ledger.entries[0].to_line()]))
+    alone.append(replace(entry, sigs=()).signed_by(hub))
+    assert "lacks the signature of 'silo-a'" in findings(alone, with_hub)
     whole = Ledger(MemoryLedgerStore([ledger.entries[0].to_line()]))
     whole.append(entry.signed_by(hub))
     assert findings(whole, with_hub) == ""

@@ -121,6 +121,18 @@ class TestReturnedCharges:
         assert self.texts(self.data_set()) == ""
         assert "no commitment of its run" in self.texts(self.data_set(signed=False))
 
+    def test_each_run_of_a_plan_has_its_own_commitment(self) -> None:
+        """Two runs of one plan in one data set's ledger: each is judged by its own."""
+        steps = self.data_set()
+        other = copy.deepcopy(steps[2])
+        other["run_id"], other["body"]["silos"] = "cd" * 16, list(SILOS[:7])
+        steps.insert(2, other)
+        steps[5]["body"]["intent"] = "@4"
+        assert self.texts(steps) == ""
+        for place in (4, 5):
+            steps[place]["run_id"] = "cd" * 16
+        assert "no commitment of its run" in self.texts(steps)
+
     @pytest.mark.parametrize("lie", ["silos", "n_c", "run", "forged"])
     def test_a_silo_cannot_commit_alone(self, lie: str) -> None:
         """A body beside the signed one, another run's commitment, or signatures of its own."""

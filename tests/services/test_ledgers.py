@@ -55,8 +55,10 @@ def silo(folder: Path, seat: int = 1, settings: DataSetBudget | None = None) -> 
 class Coordinator:
     """The run's ledger with everybody's signatures, without a network."""
 
-    def __init__(self, folder: Path, plan: PrivacyPlan = PLAN) -> None:
+    def __init__(self, folder: Path, plan: PrivacyPlan = PLAN, run: RunId | None = None) -> None:
         self.parameters = round_parameters()
+        if run is not None:
+            self.parameters = replace(self.parameters, run=run)
         self.names = [seat.silo.name for seat in ROSTER.seats]
         self.terms = {"n_c": 1, "threshold": 3, "floor": 3}
         self.book = RunBook(
@@ -372,6 +374,34 @@ def test_a_charge_comes_back_only_with_enough_promises(tmp_path: Path, restarted
     assert verify_ledger(coordinator.book.lines(0), keys).findings.items == []
     own = FileLedgerStore(data_set_path(tmp_path / "silo", "cohort")).read(0)
     assert verify_ledger(own, keys).findings.items == []
+
+
+def test_a_second_run_of_the_same_plan_is_committed_to_as_well(tmp_path: Path) -> None:
+    """Its charge comes back by its own silos' promises; the first run's is not touched."""
+    first, mine = charged(tmp_path)
+    second = Coordinator(tmp_path / "second", run=RunId(b"the-second-runXX"))
+    second.commit(mine)
+    second.charge(1, 0, mine)
+    parameters = replace(round_parameters(), run=second.parameters.run)
+    mine.check_round(parameters, TRAINING)
+    mine.charge(parameters, TRAINING)
+    both = spent(mine)
+    promises = [
+        signed(replace(one, run=second.parameters.run), FEDERATION.identities[one.seat])
+        for one in abandons(range(1, 5))
+    ]
+    charge, committed = second.book.charge_of(1, 0), second.book.committed
+    assert charge is not None
+    assert committed is not None
+    quorum = second.book.quorum(charge)
+    proof = gather(promises, parameters.attempt_id, ROSTER, quorum)
+    give_back(second, proof, partial(is_promise, committed=committed, roster=ROSTER))
+    assert not mine.receive(second.notice()).code
+    assert 0.0 < spent(mine) < both
+    own = FileLedgerStore(data_set_path(tmp_path / "silo", "cohort")).read(0)
+    assert [Entry.from_line(one).kind for one in own].count(Kind.PLAN_COMMIT) == 2
+    assert verify_ledger(own, public_keys(ROSTER)).findings.items == []
+    assert first.book.spent > 1.0
 
 
 class TestAChargeThatShouldNotComeBack:
