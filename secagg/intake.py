@@ -88,7 +88,6 @@ class Intake:
         self.unmasks: dict[int, messages.Unmask] = {}
         self.abandons: dict[int, messages.Abandon] = {}
         self.complaints: list[messages.Complaint] = []
-        self.refused: set[int] = set()
         self.setup = b""
         self.binding = b""
         self.entries: tuple[messages.SurvivorEntry, ...] = ()
@@ -354,7 +353,6 @@ class Intake:
                 f"seat {message.seat} is not invited to this round", silo=message.seat
             )
         self._verify(message)
-        self.refused.add(message.seat)
 
     def _keep_evidence(self, case: Evidence) -> None:
         """Keep one case of a kind against a seat: a silo that lies on must not fill the memory."""

@@ -147,7 +147,7 @@ class Segment(Record):
         """Raise ParameterError unless n_max silos' values cannot wrap around the ring."""
         if self.holds_reals:
             check_no_wrap(self.value_bits, self.ring_bits, n_max)
-        elif self.kind is SegmentKind.META and n_max * self.bound >= 2 ** (META_SUM_BITS - 1):
+        elif n_max * self.bound >= 2 ** (META_SUM_BITS - 1):  # tags have no bound: 0
             raise ParameterError(
                 f"segment {self.name!r}: n_max * bound = {n_max} * {self.bound} must stay below "
                 f"2^47; lower the bound to {(2 ** (META_SUM_BITS - 1) - 1) // n_max}"

@@ -30,7 +30,7 @@ from secagg.effects import (
     SiloEffect,
     TrainingWanted,
 )
-from secagg.errors import SecAggError
+from secagg.errors import LocalProtocolError, SecAggError
 from secagg.evidence import Evidence
 from secagg.ids import FederationId, RunId, SiloId
 from secagg.intake import masked_name
@@ -45,6 +45,8 @@ from secagg.server import Noising, PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 
 PLAN = b"a plan"
+# A round passes two for each of its phases at most.
+_MOST_DEADLINES = 100
 
 
 class SeededRng:
@@ -299,13 +301,14 @@ class RoundHarness:
 
     def _drive(self) -> None:
         """Deliver and let deadlines pass until nobody waits for anything."""
-        while True:
-            if self._deliver_one():
-                continue
+        for _ in range(_MOST_DEADLINES):
+            while self._deliver_one():
+                pass
             if self.server.deadline is None:
                 return
             self._now = self.server.deadline
             self._carry_out(self.server.expire(self._now))
+        raise LocalProtocolError(f"expected a round's end within {_MOST_DEADLINES} deadlines")
 
     def _deliver_one(self) -> bool:
         for seat, inbox in self._inboxes.items():

@@ -61,7 +61,7 @@ def test_words_against_a_round_must_be_signed(dealt: tuple[Stage, Intake]) -> No
     ):
         with pytest.raises(BadSignatureError):
             intake.take(signed(message, stage.federation.identities[2]))
-    assert (intake.abandons, intake.complaints, intake.refused) == ({}, [], set())
+    assert (intake.abandons, intake.complaints) == ({}, [])
 
 
 def test_a_second_story_that_nobody_signed_is_no_evidence(dealt: tuple[Stage, Intake]) -> None:

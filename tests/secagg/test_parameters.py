@@ -11,6 +11,7 @@ from secagg.errors import OversizeError, ParameterError
 from secagg.ids import FederationId, RoundId, RunId
 from secagg.parameters import (
     MAX_SEGMENTS,
+    MAX_SILOS,
     Chunk,
     CoefficientVector,
     RoundParameters,
@@ -27,6 +28,7 @@ from secagg.testing import make_federation, make_parameters
 FEDERATION = make_federation(4)
 SPEC = VectorSpec(segments=(bulk("update", 10, value_bits=16, n_max=5), meta("n", 2, bound=99)))
 PARAMETERS = make_parameters(FEDERATION.roster, SPEC)
+TINY = VectorSpec(segments=(meta("n", 1, bound=1),))
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "1st", "a-b", "a" * 41, "a b", "é", "a\n"])
@@ -57,6 +59,18 @@ def test_bulk_segments_need_room_in_the_ring(value_bits: int, ring_bits: int) ->
             ring_bits=ring_bits,
             bound=2 ** max(value_bits - 1, 0) - 1,
         )
+
+
+def test_the_largest_segments() -> None:
+    """2^31 coordinates, 48 bits, in one segment or in several."""
+    half = meta("half", 2**30, bound=1)
+    whole = Segment(
+        name="w", kind=SegmentKind.BULK, length=2**31, value_bits=30, ring_bits=48, bound=2**29 - 1
+    )
+    for segments in ((whole,), (half, replace(half, name="other"))):
+        assert sum(one.length for one in VectorSpec(segments=segments).segments) == 2**31
+        with pytest.raises(ParameterError, match="together have at most 2147483648 coordinates"):
+            VectorSpec(segments=(*segments, meta("one", 1, bound=1)))
 
 
 def test_the_bound_of_a_bulk_segment_follows_from_its_bits() -> None:
@@ -122,6 +136,8 @@ def test_enc_02_declared_integers_are_checked_too() -> None:
     lower = (2**47 - 1) // 10
     with pytest.raises(ParameterError, match=f"lower the bound to {lower}"):
         make_parameters(FEDERATION.roster, spec, n_max=10)
+    with pytest.raises(ParameterError, match="below 2"):
+        meta("n", 1, bound=2**46).check_sum_fits(2)
     fits = VectorSpec(segments=(meta("n", 1, bound=lower),))
     make_parameters(FEDERATION.roster, fits, n_max=10)
 
@@ -132,6 +148,50 @@ def test_a_bulk_segment_made_for_its_cohort_never_wraps(silos: int, value_bits: 
     segment = bulk("update", 1, value_bits=value_bits, n_max=silos)
     assert silos * segment.bound < 2 ** (segment.ring_bits - 1)
     segment.check_sum_fits(silos)
+
+
+@pytest.mark.parametrize(
+    ("seats", "weights"), [((1, 2), (1,)), ((1,), (1, 2)), ((2, 1), (1, 1)), ((1, 1), (1, 1))]
+)
+def test_coefficient_vectors_have_one_weight_for_each_seat(
+    seats: tuple[int, ...], weights: tuple[int, ...]
+) -> None:
+    """Of sorted, distinct seats."""
+    with pytest.raises(ParameterError, match="one weight for each"):
+        CoefficientVector(name="common", seats=seats, weights=weights)
+
+
+def test_public_coefficients_are_those_that_are_named() -> None:
+    """All or none, in the order of their names."""
+    one = CoefficientVector(name="one", seats=(1, 2), weights=(1, 1))
+    two = replace(one, name="two")
+    good: list[tuple[CoefficientVector, ...]] = [(), (one, two)]
+    for public in good:
+        replace(PARAMETERS, coefficients=("one", "two"), public_coefficients=public)
+    bad: list[tuple[CoefficientVector, ...]] = [(one,), (two, one), (one, two, two)]
+    for public in bad:
+        with pytest.raises(ParameterError, match="expected the public coefficient vectors"):
+            replace(PARAMETERS, coefficients=("one", "two"), public_coefficients=public)
+
+
+def test_the_largest_cohort() -> None:
+    """The limit itself is allowed."""
+    assert replace(PARAMETERS, spec=TINY, n_max=MAX_SILOS).n_max == MAX_SILOS
+    with pytest.raises(ParameterError, match="n_max must be in"):
+        replace(PARAMETERS, spec=TINY, n_max=MAX_SILOS + 1)
+
+
+def test_a_noised_vector() -> None:
+    """It is noised as a whole, has no tags, and nobody recomputes it."""
+    segment = bulk("update", 10, value_bits=16, n_max=5, kind=SegmentKind.NOISED)
+    noised = replace(PARAMETERS, spec=VectorSpec(segments=(segment,)))
+    assert (noised.is_noised, noised.has_tags, noised.wire_spec) == (True, False, noised.spec)
+    assert (PARAMETERS.is_noised, PARAMETERS.has_tags) == (False, True)
+    with pytest.raises(ParameterError, match="not recomputed"):
+        replace(noised, redundancy=1)
+    assert replace(PARAMETERS, redundancy=1).redundancy == 1
+    with pytest.raises(ParameterError, match="noised as a whole"):
+        replace(noised, spec=VectorSpec(segments=(segment, meta("n", 2, bound=99))))
 
 
 def test_vectors_have_distinct_segments() -> None:

@@ -8,7 +8,7 @@ import pytest
 from secagg.errors import ParameterError, PolicyRefusedError, SurvivorsMismatchError
 from secagg.ids import FederationId
 from secagg.parameters import CoefficientVector, RoundParameters, VectorSpec, bulk, meta
-from secagg.policy import SiloPolicy, privacy_plan_hash
+from secagg.policy import MAX_LEDGER_WINDOW, SiloPolicy, privacy_plan_hash
 from secagg.testing import make_federation, make_parameters
 
 ROSTER = make_federation(7).roster
@@ -246,3 +246,16 @@ def test_the_participation_ledger(
         return
     with pytest.raises(SurvivorsMismatchError, match=f"policy rule {rule}"):
         ask(sums, frozenset(survivors), 1)
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    """Of the policy's own numbers, and of a segment's bits."""
+    loosest = SiloPolicy(n_min=2, n_orgs=1, ledger_window=MAX_LEDGER_WINDOW)
+    assert (loosest.n_min, loosest.n_orgs, loosest.ledger_window) == (2, 1, 64)
+    for bits in ({"min_value_bits": 16}, {"max_value_bits": 16}):
+        SiloPolicy(**bits).check(parameters(), ROSTER)  # type: ignore[arg-type]  # rules by name
+
+
+def test_without_a_ledger_nothing_is_compared() -> None:
+    """Not even a sum of one: floors are others' business."""
+    SiloPolicy().check_ledger([frozenset({1, 2, 3})], frozenset({1}), 1)

@@ -15,7 +15,7 @@ from secagg.errors import (
 )
 from secagg.ids import SiloId
 from secagg.keys import IdentityKey
-from secagg.roster import Officer, OfficerRole, Roster, Seat, SignedRoster
+from secagg.roster import MAX_SEATS, Officer, OfficerRole, Roster, Seat, SignedRoster
 from secagg.testing import SeededRng, make_federation
 
 ROSTER = make_federation(5, organizations=3).roster
@@ -79,6 +79,21 @@ def test_seats_share_no_name_and_no_key(field: str, what: str) -> None:
     double = replace(ROSTER.seats[1], **{field: getattr(ROSTER.seats[0], field)})
     with pytest.raises(ParameterError, match=f"each {what}.* once"):
         replace(ROSTER, seats=(ROSTER.seats[0], double, *ROSTER.seats[2:]))
+
+
+def test_the_highest_seat() -> None:
+    """The limit itself is allowed."""
+    assert replace(ROSTER.seats[0], index=MAX_SEATS).index == MAX_SEATS
+    with pytest.raises(ParameterError, match="index must be in"):
+        replace(ROSTER.seats[0], index=MAX_SEATS + 1)
+
+
+def test_a_key_that_stands_twice_is_shown_by_its_beginning() -> None:
+    """In hexadecimal, as elsewhere."""
+    first, second, *rest = ROSTER.seats
+    shown = first.identity_key.hex()[:16]
+    with pytest.raises(ParameterError, match=f"identity key once; {shown} stands twice"):
+        replace(ROSTER, seats=(first, replace(second, identity_key=first.identity_key), *rest))
 
 
 def test_an_officer_shares_no_certificate_with_a_silo() -> None:
