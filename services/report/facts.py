@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dp.account import Account
 from dp.canonical import Json, canonical_json
@@ -146,7 +146,10 @@ def _read(entries: Sequence[Entry]) -> Facts:
         facts.account, facts.charges = book.account, book.charges
         match entry.kind:
             case Kind.PLAN_COMMIT:
-                facts.plans.append(_plan(entry))
+                found = _plan(entry)
+                # A data set's ledger repeats a plan for each run that has it; once is enough here.
+                if all(replace(found, seq=one.seq) != one for one in facts.plans):
+                    facts.plans.append(found)
             case Kind.ROUND_RELEASE:
                 facts.survivors[str(entry.body["intent"])] = _names(entry.body["survivors"])
             case Kind.AUDIT_RESULT:

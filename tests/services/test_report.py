@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dp.audit import AuditFigure
+from dp.entries import Entry, Kind
 from dp.plan import Adjacency, Mode, Participation, PrivacyPlan, Unit
 from secagg.ids import RunId
 from secagg.testing import make_federation
@@ -181,6 +183,17 @@ def test_the_table_verifies_like_the_ledger(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     table.write_bytes(table.read_bytes().replace(b"ROUND_ABORT", b"ROUND_BLESS"))
     assert CliRunner().invoke(app, command).exit_code != 0
+
+
+def test_a_plan_of_two_runs_is_shown_once(tmp_path: Path) -> None:
+    """As in a data set's ledger, which holds each run's commitment."""
+    lines = written(tmp_path, ring_plan())
+    entries = [Entry.from_line(line) for line in lines]
+    commit = next(one for one in entries if one.kind is Kind.PLAN_COMMIT)
+    again = replace(commit, seq=len(entries), prev_hash=entries[-1].entry_hash, run_id="cd" * 16)
+    assert len(read_facts([*lines, again.to_line()]).plans) == 1
+    other = replace(again, body={**commit.body, "silos": ["a"]})
+    assert len(read_facts([*lines, other.to_line()]).plans) == 2
 
 
 def test_an_empty_ledger_has_spent_nothing() -> None:
