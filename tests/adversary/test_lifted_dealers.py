@@ -422,7 +422,7 @@ def test_more_cases_than_a_message_holds(crowd: str) -> None:
     histories: dict[int, SiloHistory] = {}
     harness, _ = _play(1, histories, LIAR)
     (case,) = harness.server.evidence
-    cases = (*[replace(case, accused=1)] * messages.MAX_CASES, case)
+    cases = (*(replace(case, accused=100 + one) for one in range(messages.MAX_CASES)), case)
     if crowd == "large":
         cases = (replace(case, statements=(bytes(MAX_RECORD_BYTES // 2), *case.statements)),)
     _, outcome = _play(2, histories, cohort=HONEST, cases=cases)
