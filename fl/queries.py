@@ -181,7 +181,7 @@ class StatisticsQuery:
 
     def __post_init__(self) -> None:
         """Refuse a query for nothing or for a column twice."""
-        names = self._names
+        names = self.names
         if not names or len(set(names)) < len(names):
             fields.refuse("columns", "one or more, each once", names)
 
@@ -228,7 +228,7 @@ class StatisticsQuery:
         Raises:
             DataError: a column is not there, or the columns differ in length.
         """
-        names = self._names
+        names = self.names
         absent = [name for name in names if name not in table]
         if absent:
             raise DataError(f"the table has no column {', '.join(map(repr, absent))}")
@@ -294,7 +294,8 @@ class StatisticsQuery:
         return StatisticsResult(rows=int(total[ROWS][0]), numeric=numeric, categorical=categorical)
 
     @property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the columns' names, the numeric ones first."""
         return [one.name for one in self.numeric] + [one.name for one in self.categorical]
 
     def _moments(self, present: Sequence[FloatVector]) -> FeatureMoments:

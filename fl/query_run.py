@@ -16,7 +16,7 @@ from dp.rng import NoiseSource, NoiseStream
 from dp.trust import plan_epsilon
 from fl import fields
 from fl.advisor import divergence_values, feature_divergence, label_divergence
-from fl.errors import LearningError, RunStateError, SpecMismatchError
+from fl.errors import LearningError, SpecMismatchError
 from fl.memory import RunMemory
 from fl.plan import RoundKind
 from fl.ports import SiloMemory
@@ -237,10 +237,6 @@ class QueryParticipant:
         required = None if is_last else model_hash(RoundKind.STATISTICS, following)
         self._memory.settle(parameters.round, required, keeps=False)
         return following
-
-    def leave(self) -> None:
-        """A silo leaves a statistics run by taking part no more: it is over in a moment."""
-        raise RunStateError("a silo leaves a statistics run by taking part no more")
 
     def _read(self, number: int, state_bytes: bytes) -> QueryState:
         state = QueryState.decode(state_bytes, self._plan)

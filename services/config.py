@@ -117,7 +117,8 @@ Digests = Many[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 class Policy(Settings):
     """What this silo insists on, whatever a coordinator asks; it can only tighten.
 
-    The keys are those of `secagg.policy.SiloPolicy`, which says what each is for, and `statistics`.
+    The keys are those of `secagg.policy.SiloPolicy`, which says what each is for, and what
+    begins with `statistics`.
 
     Attributes:
         n_c: colluding seats to be safe against; unset means a third of the roster.
@@ -126,6 +127,7 @@ class Policy(Settings):
         privacy_plans, first_states: likewise, of privacy plans and of states to start from.
         statistics: which queries of `secagg stats` this silo answers: none, those with noise, or
             exact ones, too. A data set with a budget is never summed without noise.
+        statistics_columns: the only columns that queries may name; unset means any of the table.
     """
 
     n_c: Annotated[int, Field(ge=0)] | None = None
@@ -149,6 +151,7 @@ class Policy(Settings):
     min_redundancy: Annotated[int, Field(ge=0)] = 0
     own_chunks: Annotated[int, Field(ge=0)] | None = None
     statistics: Literal["refuse", "noised", "exact"] = "exact"
+    statistics_columns: Many[Annotated[str, Field(min_length=1)]] | None = None
 
     def silo_policy(self) -> SiloPolicy:
         """Return the policy in the protocol's own terms.

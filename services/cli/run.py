@@ -173,10 +173,10 @@ def dismiss(
 @app.command(epilog="Example: secagg run fetch 0f3a… --output model.safetensors")
 def fetch(
     run: Run,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the file.")],
     operator: Operator = OPERATOR_FILE,
 ) -> None:
-    """Fetch a run's newest released model."""
+    """Fetch what a run has released last: its model, or the sums of a statistics run."""
     from services.cli.operator import fetch_model
     from services.files import write_atomic
 

@@ -22,6 +22,12 @@ def check_query(plan: QueryPlan, config: SiloConfig) -> None:
         raise QueryRefusedError(
             "policy rule statistics = refuse: this silo answers no statistics queries"
         )
+    allowed = config.policy.statistics_columns
+    if allowed is not None and (others := sorted(set(plan.query.names) - set(allowed))):
+        raise QueryRefusedError(
+            f"policy rule statistics_columns: expected only {', '.join(allowed) or 'none'}, the "
+            f"query names {', '.join(others)}"
+        )
     if plan.privacy:
         return  # whether there is a budget, and whether it allows this, its ledger says
     if rule == "noised":

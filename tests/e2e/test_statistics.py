@@ -196,6 +196,9 @@ def test_the_same_query_over_other_silos_is_refused(world: World) -> None:
     assert "were in a sum over this state with other survivors" in refused.stderr
     assert "ask the same silos" in refused.stderr
     world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
+    run = refused.stderr.split()[1]  # "run ID"
+    resumed = facts(world.ask("describe", "--min-silos", "3", "--resume", run, low=15))
+    assert resumed == first | {"run": run}  # all are there again: the run goes on
 
 
 def test_what_a_silo_does_not_answer_it_refuses_by_name(world: World) -> None:

@@ -9,6 +9,8 @@ from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
 from fl.memory import RunMemory
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import as_settings
+from fl.queries import CategoricalColumn, StatisticsQuery
+from fl.query_plan import QueryKind, QueryPlan
 from secagg.ids import RunId
 from services.errors import NotFoundError, NotNowError
 from services.silo import learner
@@ -54,6 +56,15 @@ def test_only_a_run_that_goes_on_can_be_left(store: SiloStore) -> None:
         learner.leave(store, RunId(bytes(16)))
     store.remember(RUN, {"ended": b"\x01"})
     with pytest.raises(NotFoundError, match="in no run"):
+        learner.leave(store, RUN)
+
+
+def test_a_statistics_run_has_no_last_contribution(store: SiloStore) -> None:
+    """It keeps nothing at silos; who takes part no more has left."""
+    query = StatisticsQuery(categorical=(CategoricalColumn(name="sex", categories=("f",)),))
+    asked = QueryPlan(kind=QueryKind.DESCRIBE, query=query, max_silos=3)
+    store.remember(RUN, {"plan": asked.document()})
+    with pytest.raises(NotNowError, match="statistics run"):
         learner.leave(store, RUN)
 
 

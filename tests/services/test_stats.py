@@ -125,6 +125,19 @@ def test_a_silos_settings_decide_what_it_answers(
             assert ("advise asks" in str(refused.value)) == (asked.kind is QueryKind.ADVISE)
 
 
+def test_a_silo_answers_about_the_columns_that_it_names_only() -> None:
+    """Whatever the noise: a name or an address is nobody's statistics."""
+    both, one = '["sex", "age"]', '["age"]'
+    for columns, is_fine in ((both, True), (one, False), ("[]", False)):
+        settings = silo(TABLE, f"[policy]\nstatistics_columns = {columns}\n")
+        for asked in (plan(), plan(NOISED)):
+            if is_fine:
+                check_query(asked, settings)
+                continue
+            with pytest.raises(QueryRefusedError, match=r"statistics_columns.*names .*sex"):
+                check_query(asked, settings)
+
+
 def test_the_table_is_the_one_that_is_trained_on(tmp_path: Path) -> None:
     """Of [data]; an own task has none, and what does not fit is named without a cell."""
     path = tmp_path / "rows.csv"
