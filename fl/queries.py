@@ -32,6 +32,8 @@ CATEGORIES: Final = "categories"
 
 _MAX_COUNT: Final = 2**31 - 1
 _MAX_BINS: Final = 100_000
+# Of a whole query; what a silo holds in memory for it stays below 100 MB.
+_MAX_CELLS: Final = 1_000_000
 
 # A silo's table by column: numbers with NaN where one is missing, or texts.
 Columns = Mapping[str, "FloatVector | Sequence[str]"]
@@ -180,10 +182,13 @@ class StatisticsQuery:
     categorical: tuple[CategoricalColumn, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a query for nothing or for a column twice."""
+        """Refuse a query for nothing, for a column twice, or for more cells than there can be."""
         names = self.names
         if not names or len(set(names)) < len(names):
             fields.refuse("columns", "one or more, each once", names)
+        cells = sum(one.bins for one in self.numeric)
+        cells += sum(len(one.categories) for one in self.categorical)
+        fields.whole("bins and categories of all columns", cells, 1, _MAX_CELLS)
 
     def document(self) -> bytes:
         """Return the query as canonical JSON, for all to check that they answer the same."""

@@ -107,6 +107,17 @@ def test_documents() -> None:
             StatisticsQuery.parse(document)
 
 
+def many(columns: int) -> tuple[NumericColumn, ...]:
+    """So many columns of the most bins."""
+    names = map(str, range(columns))
+    return tuple(NumericColumn(name=name, low=0, high=1, bins=100_000) for name in names)
+
+
+def test_a_million_cells_are_not_too_many() -> None:
+    """One more column is, see below."""
+    assert len(StatisticsQuery(numeric=many(10)).names) == 10
+
+
 @pytest.mark.parametrize(
     ("make", "word"),
     [
@@ -117,8 +128,9 @@ def test_documents() -> None:
         (lambda: CategoricalColumn(name="x", categories=()), "x.categories"),
         (StatisticsQuery, "columns"),
         (lambda: StatisticsQuery(numeric=QUERY.numeric[:1] * 2), "columns"),
+        (lambda: StatisticsQuery(numeric=many(11)), "bins and categories"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_other_queries_are_refused(make: Any, word: str) -> None:
     """The field is named."""
