@@ -214,6 +214,7 @@ def test_what_a_silo_does_not_answer_it_refuses_by_name(world: World) -> None:
     assert "policy rule statistics = noised, and advise asks exact sums" in others.stderr
 
 
+@pytest.mark.slow  # a federation of its own for each
 @pytest.mark.parametrize("point", ["log.after-masked", "store.before-commit"])
 def test_a_killed_coordinator_goes_on_with_the_query(tmp_path: Path, point: str) -> None:
     """SIGKILL in mid-query; another process finishes it, and the waiting operator has the sum."""
