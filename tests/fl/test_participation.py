@@ -84,6 +84,21 @@ def test_fixed_cohorts_are_disjoint_and_take_turns(fraction: float, groups: int)
     assert min(map(len, made)) >= int(fraction * 12)
 
 
+def test_cohorts_that_take_turns_go_on_with_the_others_word() -> None:
+    """Nobody was in the round before: each silo takes the state that the other half vouches for."""
+    run = TrainingPlan(
+        task=TaskPlan(name="fl.testing:toy_task"),
+        local=LocalPlan(local_steps=1, learning_rate=0.1),
+        rounds=6,
+        max_silos=10,
+        participation=ParticipationPlan(sampler="fixed", fraction=0.5),
+    )
+    found = simulate(run, least_squares_toy(1, silos=10), secure=True)
+    cohorts_of = [report.survivors for report in found.reports]
+    assert [len(cohort) for cohort in cohorts_of] == [5] * 6
+    assert not set(cohorts_of[0]) & set(cohorts_of[1])
+
+
 class Greedy:
     """Invites one that is not there."""
 
