@@ -8,7 +8,13 @@ import pytest
 from bench.traffic import PAPER, expansion, paper_expansion, traffic
 from secagg import messages
 from secagg.parameters import VectorSpec, bulk
-from secagg.testing import PLAN, RoundHarness, make_federation, make_parameters
+from secagg.testing import (
+    PLAN,
+    RoundHarness,
+    make_federation,
+    make_parameters,
+    make_succession,
+)
 
 UP = {
     messages.Advertise: "advertise",
@@ -30,11 +36,14 @@ DOWN = {
 
 @pytest.mark.parametrize("silos", [3, 4, 5, 8, 11])
 @pytest.mark.parametrize(("dim", "value_bits"), [(1, 4), (13, 8), (70_001, 16), (200, 24)])
-def test_the_formula_is_what_travels(silos: int, dim: int, value_bits: int) -> None:
-    """For every silo, phase and direction, to the byte."""
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_formula_is_what_travels(silos: int, dim: int, value_bits: int, number: int) -> None:
+    """For every silo, phase and direction, to the byte; later states come with silos' word."""
     federation = make_federation(silos)
     segment = bulk("update", dim, value_bits=value_bits, n_max=silos)
-    parameters = make_parameters(federation.roster, VectorSpec(segments=(segment,)))
+    spec = VectorSpec(segments=(segment,))
+    parameters = make_parameters(federation.roster, spec, round=number)
+    vouched = make_succession(federation, parameters, b"state") if number > 1 else None
     sent: dict[tuple[int, str, str], int] = defaultdict(int)
     vectors: dict[int, int] = {}
 
@@ -52,6 +61,7 @@ def test_the_formula_is_what_travels(silos: int, dim: int, value_bits: int) -> N
         federation=federation,
         parameters=parameters,
         state=b"state",
+        succession=vouched,
         train=lambda seat, _parameters, _state: {"update": np.full(dim, seat % 7, np.int64)},
         to_silo=to_silo,
         to_server=to_server,
@@ -66,6 +76,7 @@ def test_the_formula_is_what_travels(silos: int, dim: int, value_bits: int) -> N
             place=place,
             parameters=len(parameters.encode()),
             plan=len(PLAN),
+            vouchers=parameters.n_c + 1 if number > 1 else 0,
         )
         for direction, phases in (("up", found.up), ("down", found.down)):
             for phase, nbytes in phases.items():
