@@ -122,7 +122,7 @@ class Aggregation:
             self.desk.ledger_answer(_seat(peer), LedgerAnswer.decode(call.message))
             return
         if _is_settled(call.message):
-            await self.desk.take_settled(_seat(peer), Settled.decode(call.message))
+            self.desk.take_settled(_seat(peer), Settled.decode(call.message))
             return
         recovery = self.desk.find_recovery(call.run, call.round, call.attempt)
         if recovery is not None:

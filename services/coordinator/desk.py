@@ -252,11 +252,11 @@ class RunDesk:
         if driver is not None and driver.ledger is not None:
             driver.ledger.receive(seat, answer)
 
-    async def take_settled(self, seat: int, message: Settled) -> None:
+    def take_settled(self, seat: int, message: Settled) -> None:
         """Keep what a silo has signed of where the run stands; of no use once the run is over."""
         driver = self._find_driver(message.run)
         if driver is not None:
-            await driver.settlements.take(seat, message)
+            driver.settlements.take(seat, message)
 
     def position(self) -> str:
         """Where the coordinator stands, for a silo that is elsewhere."""

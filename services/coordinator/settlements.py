@@ -1,8 +1,8 @@
 """What silos have signed of where the run stands, for those that were away (SA1 spec 2.5 v).
 
 A silo takes a state that it cannot compute itself only with the word of n_c + 1 others. Of each
-silo the newest word is kept, in memory and in the store, so that another process of the coordinator
-has it, too.
+silo the newest word is kept in memory, and as many as went with the newest state in the store. What
+is not there silos say again, when they greet another process of the coordinator.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Settlements:
         found = [Settled.decode(data) for data in self.store.settled(self.run)]
         self._newest = {item.seat: item for item in found}
 
-    async def take(self, seat: int, message: Settled) -> None:
+    def take(self, seat: int, message: Settled) -> None:
         """Keep a silo's word, if it is newer than its last.
 
         Raises:
@@ -66,7 +66,6 @@ class Settlements:
             return
         self._newest[seat] = message
         self._arrived.set()
-        await asyncio.to_thread(self.store.keep_settled, self.run, seat, message.encode())
 
     async def succession(
         self, after: int, state_hash: bytes, *, needed: int, cohort: Collection[int]
@@ -81,6 +80,8 @@ class Settlements:
             self._arrived.clear()
             said = self._said(after, state_hash)
             if len(said) >= needed:
+                kept = {item.seat: item.encode() for item in said[:needed]}
+                await asyncio.to_thread(self.store.keep_settled, self.run, kept)
                 return Succession.of(*said[:needed])
             left = give_up - monotonic()
             if left <= 0:

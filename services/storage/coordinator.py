@@ -367,18 +367,20 @@ class CoordinatorStore:
         documents = self._read(lambda connection: connection.execute(query).scalars().all())
         return tuple(_REPORT.validate_json(document) for document in documents)
 
-    def keep_settled(self, run: RunId, seat: int, statement: bytes) -> None:
-        """Keep what a silo has signed of where a run stands, in place of what it said before."""
+    def keep_settled(self, run: RunId, statements: Mapping[int, bytes]) -> None:
+        """Keep what silos have signed of where a run stands, by seat, and nothing older."""
 
         def work(connection: Connection) -> None:
-            mine = (_SETTLED.c.run == run.hex) & (_SETTLED.c.seat == seat)
-            connection.execute(delete(_SETTLED).where(mine))
-            connection.execute(insert(_SETTLED).values(run=run.hex, seat=seat, statement=statement))
+            connection.execute(delete(_SETTLED).where(_SETTLED.c.run == run.hex))
+            for seat, statement in statements.items():
+                connection.execute(
+                    insert(_SETTLED).values(run=run.hex, seat=seat, statement=statement)
+                )
 
         self._write(work)
 
     def settled(self, run: RunId) -> tuple[bytes, ...]:
-        """Return what silos have signed of where a run stands."""
+        """Return what silos have signed of where a run stands, as it was kept last."""
         query = select(_SETTLED.c.statement).where(_SETTLED.c.run == run.hex)
         return self._read(lambda connection: tuple(connection.execute(query).scalars()))
 

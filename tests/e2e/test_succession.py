@@ -64,7 +64,5 @@ def test_a_silo_that_is_killed_before_it_has_said_so_says_it_afterwards(world: W
     world.coordinator.end()
     with closing(CoordinatorStore(world.federation.storage(COORDINATOR))) as store:
         words = [Settled.decode(data) for data in store.settled(RunId.parse(run))]
-    assert sorted(item.seat for item in words) == ALL
-    newest = max(item.round for item in words)
-    agreeing = {item.model_hash for item in words if item.round == newest}
-    assert len(agreeing) == 1
+    assert len({item.seat for item in words}) == 2, "n_c + 1 of the five"
+    assert len({(item.round, item.model_hash) for item in words}) == 1
