@@ -114,7 +114,7 @@ def leave(
 
 @app.command(epilog="Example: secagg silo status --config silo.toml")
 def status(config: Config, as_json: AsJson = False) -> None:
-    """Show what this silo's data set has spent and has left, its models, and its evidence."""
+    """Show what this silo's data set has spent and has left, its runs' files, and its evidence."""
     from dataclasses import asdict
 
     from services.config import SiloConfig

@@ -23,7 +23,7 @@ from services.evidence import FOLDER, SUFFIX
 from services.files import make_private_dir
 from services.plans import build_plan
 from services.release import software_version
-from services.released import MODEL_FILE
+from services.released import MODEL_FILE, STATISTICS_FILE
 from services.run_config import RunConfig
 from services.security.credentials import (
     Credentials,
@@ -85,10 +85,10 @@ def read_table(file: Path) -> CsvFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptModel:
-    """The model file of a run that has ended.
+    """The file of a run that has ended: its model, or the sums of a statistics run.
 
     Attributes:
-        is_verified: whether this silo has computed the model itself, from sums that it checked; it
+        is_verified: whether this silo has computed it itself, from sums that it checked; it
             cannot have if it was away in the last round.
     """
 
@@ -103,14 +103,15 @@ class KeptModel:
 
 
 def released_models(storage: Path) -> list[KeptModel]:
-    """The models of runs that have ended."""
+    """The files of runs that have ended."""
     return [
         KeptModel(
             run=path.parent.name,
             file=str(path),
             is_verified=not path.with_name(UNVERIFIED).exists(),
         )
-        for path in sorted((storage / "runs").glob(f"*/{MODEL_FILE}"))
+        for path in sorted((storage / "runs").glob("*/*"))
+        if path.name in {MODEL_FILE, STATISTICS_FILE}
     ]
 
 

@@ -16,6 +16,7 @@ from secagg.ids import RunId
 from services.cli.main import app
 from services.demo.federation import Child, LocalFederation
 from services.ledger.run_book import ledger_path
+from services.silo.check import released_models
 
 pytestmark = pytest.mark.e2e
 
@@ -161,7 +162,9 @@ def test_all_tables_are_described_without_leaving_their_silos(world: World) -> N
         child.wait_for("model-kept", run=found["run"], timeout_s=PATIENCE_S)
         path = world.federation.storage(name) / "runs" / found["run"] / "statistics.json"
         kept.add(path.read_bytes())
-        assert not path.with_name("unverified").exists()
+        (listed_here,) = released_models(world.federation.storage(name))  # `secagg silo status`
+        assert (listed_here.run, listed_here.file) == (found["run"], str(path))
+        assert listed_here.is_verified
     assert len(kept) == 1
     assert json.loads(world.operator("stats", "show", found["run"], "--json")) == found
 
