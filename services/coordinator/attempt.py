@@ -327,7 +327,7 @@ class AttemptDriver:
                 return self.server.start(entry.now)
             case Event.STATE:
                 self._has_state = True
-                said = Succession.decode(entry.body) if entry.body else None  # releases before 0.2
+                said = Succession.decode(entry.body) if entry.body else None
                 return self.server.set_state(entry.now, said)
             case Event.MESSAGE:
                 message = decode_message(entry.body)
