@@ -403,7 +403,7 @@ class Inspection:
     def _audit_result(self, entry: Object) -> None:
         body = entry["body"]
         lower, claimed = number(body["lower"]), number(body["claimed"])
-        of = "sampling rate" if body["method"] == "sampling" else "epsilon"
+        of = "rate" if body["method"] == "sampling" else "epsilon"
         self._report.figures.append(
             f"audit at entry {entry['seq']} ({body['method']}): {of} at least {lower:.4f}, "
             f"claimed {claimed:.4f}"

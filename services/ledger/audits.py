@@ -41,7 +41,7 @@ class RehearsalFacts:
 
 def quantity(method: str) -> str:
     """What a method's figures are of: a rate where it measures sampling, else epsilon."""
-    return "sampling rate" if method == "sampling" else "epsilon"
+    return "rate" if method == "sampling" else "epsilon"
 
 
 def record_audit(path: Path, key: IdentityKey, facts: RehearsalFacts, *, time_utc: str) -> None:

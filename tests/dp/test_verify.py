@@ -290,6 +290,10 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "returned twice": (set_at(ABORT, "returned", value=True), "cannot be read"),
     "returned what was not open": (set_at(RETURN, "intent", value="@0"), "no open INTENT"),
     "audit above the claim": (set_at(AUDIT, "lower", value="8.7"), "an audit found more"),
+    "more units sampled than is claimed": (
+        lambda steps: steps[AUDIT]["body"].update(method="sampling", lower="0.3", claimed="0.25"),
+        "more than the claimed rate",
+    ),
     "correction of nothing": (set_at(CORRECTION, "refers", value="0" * 64), "no earlier entry"),
     "after the end": (swap(CORRECTION, CLOSE), "it follows CLOSE"),
     "a second beginning": (
