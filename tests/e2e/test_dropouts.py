@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fl.rounds import MAX_ATTEMPTS
 from services.demo.federation import COORDINATOR, LocalFederation
 from services.wire.calls import RunState, RunStatus
 from tests.stage import LONG_S, Stage
@@ -142,3 +143,4 @@ def test_a_round_that_needs_a_slow_silo_fails_at_the_deadline(tmp_path: Path) ->
         assert "too few silos sent a masked vector" in status.summary.reason
         assert "silo-3" in status.summary.reason
         assert status.summary.rounds_done == 0
+        assert stage.children[COORDINATOR].wait_for("resting")["failures"] in range(2, MAX_ATTEMPTS)

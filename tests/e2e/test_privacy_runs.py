@@ -15,7 +15,8 @@ from dp.verify import verify_ledger
 from secagg.ids import RunId
 from secagg.rng import SystemRng
 from services.cli.operator import run_client
-from services.clock import utc_now
+from services.cli.run import STOPPED_EXIT
+from services.clock import monotonic, utc_now
 from services.demo.federation import Child, LocalFederation
 from services.enrollment import authority
 from services.enrollment.request import enroll
@@ -471,3 +472,42 @@ def test_a_coordinator_that_dies_around_a_release_settles_it_once(
         kinds = [json.loads(line)["kind"] for line in ledger.read_bytes().splitlines()]
         assert kinds.count("ROUND_RELEASE") == 2
         assert kinds.count("ROUND_INTENT") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("point", "stalled", "returned"),
+    [("upload", SILOS[3:], True), ("unmask", SILOS[1:], False)],
+    ids=["nothing opened", "shares opened"],
+)
+def test_a_stopped_attempt_is_charged_unless_enough_promise_that_it_is_dead(
+    tmp_path: Path, point: str, stalled: tuple[str, ...], returned: bool
+) -> None:
+    """`run stop` waits two seconds for promises; whoever stalls makes none in that time."""
+    with LocalFederation(home=tmp_path / "stopped", silos=SILOS, deadlines=DEADLINES) as federation:
+        world = World(federation)
+        hub = federation.start_coordinator(wait=False)
+        for name in SILOS:
+            world.start(name, fault=f"silo.before-{point}@1=stall:60" if name in stalled else "")
+        hub.wait_for("listening", timeout_s=PATIENCE_S)
+        for child in world.silos.values():
+            child.wait_for("connected", timeout_s=PATIENCE_S)
+        path = federation.home / "run.toml"
+        path.write_text(RUN.format(rounds=1, learning_rate=0.08, h_dp=2), encoding="utf-8")
+        operator = ("--operator", str(federation.operator_file))
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        phase, give_up = "mask" if point == "upload" else "unmask", monotonic() + PATIENCE_S
+        while phase not in {line.get("phase") for line in hub.lines()}:
+            assert monotonic() < give_up, f"the round does not get to {phase}"
+        for child in world.silos.values():
+            child.wait_for("training", run=run, timeout_s=PATIENCE_S)
+        world.secagg("run", "stop", run, *operator, expect=0)
+        world.secagg("run", "watch", run, *operator, expect=STOPPED_EXIT)
+        ledger = ledger_path(world.ledgers("coordinator"), RunId.parse(run))
+        entries = [json.loads(line) for line in ledger.read_bytes().splitlines()]
+        (ended,) = [one["body"] for one in entries if one["kind"] == "ROUND_ABORT"]
+        assert ended["returned"] is returned
+        keys = federation.home / "operator" / "keys"
+        told = world.secagg("ledger", "verify", str(ledger), "-d", str(keys), expect=0)
+        assert ("spent 0.0000" in told) is returned
