@@ -12,6 +12,7 @@ only bound that one record has.
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,9 @@ from secagg.parameters import VectorSpec, threshold
 
 STATISTICS: Final = "statistics"
 
+# A record's norm in steps of the grid, where the default's sum would not fit the ring.
+_COARSER: Final = tuple(float(2**bits) for bits in range(11, 4, -1))
+
 
 def query_norm(query: StatisticsQuery) -> float:
     """The largest norm of one record's vector: √3 a numeric column, 1 a categorical one."""
@@ -73,7 +77,8 @@ def query_plan(
         PlanError: privacy.md refuses it.
     """
     n_c = max((silos - 1) // 3, 1)
-    try:
+
+    def plan(grid_bound: float | None) -> PrivacyPlan:
         return PrivacyPlan(
             unit=Unit.RECORD,
             adjacency=adjacency,
@@ -88,8 +93,15 @@ def query_plan(
             n_c=n_c,
             h_dp=max(threshold(silos, n_c) - n_c, 1),
             max_units_per_silo=most_rows,
+            grid_bound=grid_bound,
         )
+
+    try:
+        return plan(None)
     except PrivacyError as error:
+        for grid_bound in _COARSER:  # many rows fit the ring in larger steps
+            with suppress(PrivacyError):
+                return plan(grid_bound)
         raise PlanError(f"statistics: {error}") from error
 
 

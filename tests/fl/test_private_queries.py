@@ -93,6 +93,20 @@ def test_what_a_silo_sends_is_one_noised_vector() -> None:
     assert query_norm(QUERY) == pytest.approx(2.0)
 
 
+def test_many_rows_are_summed_in_larger_steps() -> None:
+    """The ring holds them then; the noise on a count hardly grows, and the figures are right."""
+    fine, coarse = plan(z=1.0), plan(z=1.0, most_rows=1_000_000)
+    assert fine.grid_bound == 4096
+    assert coarse.grid_bound == 512
+    off = count_noise(QUERY, coarse)
+    assert count_noise(QUERY, fine) < off < 1.2 * count_noise(QUERY, fine)
+    exact, noised = ask(QUERY, TABLES), ask_privately(QUERY, TABLES, coarse)
+    found, right = noised.numeric["age"], exact.numeric["age"]
+    assert np.abs(found.counts - right.counts).max() < 8 * off + 1
+    with pytest.raises(PlanError, match="beyond the 32-bit ring"):
+        plan(most_rows=10**9)
+
+
 def test_what_is_refused() -> None:
     """More rows than the public most, a missing column, a plan that says nothing."""
     with pytest.raises(DataError) as caught:

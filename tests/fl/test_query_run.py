@@ -168,7 +168,7 @@ def test_a_run_goes_on_after_a_restart() -> None:
 
 def test_three_failures_end_the_run_and_a_wrong_sum_is_no_sum() -> None:
     """The reason is kept; a sum of another attempt is refused."""
-    run = QueryRun(DESCRIBE, names=NAMES)
+    run = QueryRun(DESCRIBE, names=NAMES, max_attempts=3)
     early = summed(DESCRIBE, asked(run), participants(DESCRIBE))
     assert [run.fail("no answer").retried for _ in range(2)] == [True, True]
     with pytest.raises(RunStateError, match="attempt 2"):
