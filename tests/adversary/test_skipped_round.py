@@ -376,3 +376,20 @@ def test_a_result_that_comes_between_an_older_state_and_the_vector() -> None:
     third.submit()
     assert set(third.all_of(MaskedInput)) == set(SEATS) - {7}
     run.assert_hidden()
+
+
+def test_a_first_state_stays_one_while_all_rounds_are_lost() -> None:
+    """Who has submitted to x1 takes it again, naming its survivors; no other state, nobody new."""
+    run = Run()
+    lost = run.stage(1, X1, (1, 2, 3, 4, 5))
+    lost.open_shares(state=X1)  # and no result
+    again = _shown(run.stage(2, X1), X1)
+    again.tell_all(again.notice(X1, vouched=False), (1, 2, 3, 4, 5))
+    for seat in (6, 7):
+        again.refuses(seat, again.notice(X1, vouched=False), ModelMismatchError, "settled no round")
+    again.submit()
+    assert {item.prior for item in again.all_of(MaskedInput).values()} == {(1, 2, 3, 4, 5)}
+    moved = _shown(run.stage(3, NEAR_X1), NEAR_X1)
+    for seat in SEATS:
+        moved.refuses(seat, moved.notice(NEAR_X1, vouched=False), ModelMismatchError, "no round")
+    run.assert_hidden()
