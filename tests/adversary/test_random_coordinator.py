@@ -217,7 +217,9 @@ def _first_leak() -> bool:
 
 def test_the_same_play_finds_inputs_without_priors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silos that sign survivors whatever was summed over the state before (2.5 v)."""
-    mutant = silo_without(("if entry.prior and entry.prior != seats:", "if False:"))
+    mutant = silo_without(
+        ("if entry.prior and set(entry.prior) - liars != set(seats):", "if False:")
+    )
     defaults = Stage.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "silo_class", mutant)
