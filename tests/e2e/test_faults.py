@@ -155,7 +155,7 @@ def test_a_stopped_run_can_be_taken_up_again(troupe: Troupe) -> None:
     command = [sys.executable, "-m", "services.cli", "run"]
     subprocess.run([*command, "stop", run.hex, "--operator", operator], check=True)
     assert troupe.ended(run).summary.state is RunState.STOPPED
-    again = ["start", "-c", config, "--resume", run.hex, "--operator", operator]
+    again = ["start", "-c", config, "--resume", run.hex[:6], "--operator", operator]
     subprocess.run([*command, *again], check=True)
     status = troupe.ended(run)
     assert status.summary.state is RunState.FINISHED, status.summary.reason
