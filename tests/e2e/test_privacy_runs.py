@@ -448,8 +448,10 @@ def test_a_coordinator_that_dies_around_a_release_settles_it_once(
     tmp_path: Path, point: str
 ) -> None:
     """Killed before the sum or just before it is told: the ledger goes on where it was."""
-    names = SILOS[:3]
-    with LocalFederation(home=tmp_path / "killed", silos=names, deadlines=DEADLINES) as federation:
+    names, home = SILOS[:3], tmp_path / "killed"
+    # Silos try again every five seconds, so a restarted coordinator has to wait longer than that.
+    patient = DEADLINES | {"registration_s": PATIENCE_S}
+    with LocalFederation(home=home, silos=names, deadlines=patient) as federation:
         world = World(federation)
         first = federation.start_coordinator(wait=False, fault=f"{point}@1=kill")
         for name in names:
