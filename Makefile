@@ -23,7 +23,7 @@ help:
 	@echo 'make load    200 silos with a certificate and a connection each, on one coordinator'
 	@echo 'make soak    200 rounds of 20 silos that vanish in every phase; memory, files and disk must be flat'
 	@echo 'make fuzz    every decoder under atheris for FUZZ_SECONDS=60; build/fuzz/ keeps what it found'
-	@echo 'make mutation  each check and hashed field of the core deleted in turn: a test must miss it; SHORT=1, UPDATE=1'
+	@echo 'make mutation  each check, hashed field and limit of the core altered in turn: a test must miss it; SHORT=1, UPDATE=1'
 	@echo 'make chaos   kill processes of a federation and compare its models with a replay; CHAOS="--short" in CI'
 	@echo 'make reproduce  published tables, theirs beside ours, 10 min; SHORT=1 two minutes; DATA=../shared/data'
 	@echo 'make clean   remove .venv and caches; runs/ stays'

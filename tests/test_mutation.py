@@ -52,6 +52,37 @@ def test_a_new_check_has_its_mutants() -> None:
     ]
 
 
+BOOK: Final = """
+class Book:
+    def take(self, item, now):
+        if item.number < self.least and not item.again:
+            return []
+        return self.close(now) if self.is_full or now >= self.end else []
+"""
+
+
+def test_where_limits_stand_conditions_and_bounds_have_mutants() -> None:
+    """Each part of a condition, each bound, both branches."""
+    names = [
+        one.name.removeprefix("policy.Book.") for one in alterations("policy", ast.parse(BOOK))
+    ]
+    condition = "item.number < self.least and (not item.again)"
+    choice = "self.close(now) if self.is_full or now >= self.end else []"
+    assert names == [
+        f"take: never: {condition}",
+        f"take: no item.number < self.least in: {condition}",
+        f"take: no not item.again in: {condition}",
+        "take: <= in: item.number < self.least",
+        f"take: always: {choice}",
+        f"take: never: {choice}",
+        "take: no self.is_full in: self.is_full or now >= self.end",
+        "take: no now >= self.end in: self.is_full or now >= self.end",
+        "take: > in: now >= self.end",
+    ]
+    elsewhere = [one.name for one in alterations("sealing", ast.parse(BOOK))]
+    assert elsewhere == [f"sealing.Book.take: never: {condition}"]
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_each_alteration_alters_its_own_place(number: int) -> None:
     """Applied alone, no two of them give the same code, nor the code unaltered."""

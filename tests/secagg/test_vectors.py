@@ -19,6 +19,7 @@ from secagg.vectors import (
     check_ranges,
     check_sum,
     mask_vector,
+    put_sum,
     read_sum,
     root_of,
     sum_and_unmask,
@@ -256,3 +257,14 @@ def test_uploads_are_read_and_not_written(uploads: MemoryStore) -> None:
     assert before == after
     words = unpack(uploads.read("masked.1", 1), WIRE.segments[0].ring_bits, CHUNK_WORDS)
     assert words.flags.writeable
+
+
+def test_a_sum_takes_the_place_of_what_was_there(uploads: MemoryStore) -> None:
+    """Opened or noised, no chunk of an older one stays behind it."""
+    uploads.write("sum", 99, b"old")
+    opened = _open(uploads)
+    assert 99 not in uploads.vectors["sum"]
+    uploads.write("sum", 99, b"old")
+    put = put_sum(opened.values, spec=SPEC, store=uploads, name="sum")
+    assert put.root == root_of(uploads, "sum", SPEC)
+    assert sorted(uploads.vectors["sum"]) == list(range(len(SPEC.chunks)))

@@ -33,11 +33,8 @@ TESTS: Final = ("tests/vectors", "tests/secagg", "tests/adversary")
 LAST: Final = ("test_bug_cases", "test_random_coordinator", "test_fuzz_decoders", "test_graph")
 # Where ctx, setup, binding and what is signed are made, and a silo decides: all in the short form.
 SHORT: Final = frozenset({"agreement", "chain", "messages", "result", "silo", "transcript", "view"})
-# Where every check has its mutants; elsewhere those refusals whose error is in the check table.
-WHOLE: Final = frozenset(
-    {"auditors", "dealing", "evidence", "holdings", "intake", "journal", "policy", "recall"}
-    | {"lifting", "sealing", "witness"}
-)
+# What ends a phase is no check of anybody's word: here refusals of the check table only.
+PARTLY: Final = frozenset({"server"})
 ADVICE: Final = """\
 A survivor is a check or a field that no test would miss. Write the test that misses it, then let
 `make mutation UPDATE=1` record it; delete the check if another one makes it redundant; or, if truly
@@ -56,7 +53,7 @@ def all_mutants() -> list[Mutant]:
     code = [
         one
         for one in code_mutants()
-        if one.module in WHOLE or is_short(one, codes) or one.errors & table
+        if one.module not in PARTLY or is_short(one, codes) or one.errors & table
     ]
     return [*field_mutants(), *code]
 
@@ -106,6 +103,9 @@ class Judge(Witness):
         self._require_passing(asked, by_name)
         for name, killer in self._run(session.items, by_name):
             self.verdicts[name] = killer
+            if self._options.update and len(self.verdicts) % 25 == 0:
+                caught = {one: test for one, test in self.verdicts.items() if test}
+                write(self._options.killers, {**self._known, **caught})  # a run may be cut short
             if len(self.verdicts) % 200 == 0:
                 print(f"{len(self.verdicts)} of {len(self._mutants)}", flush=True)
             if killer is None:
@@ -131,7 +131,10 @@ class Judge(Witness):
             first = by_name.get(self._known.get(mutant.name, ""))
             asked = [first] if first else []
             if self._options.update:
-                asked += sorted(items, key=partial(_rank, near=mutant.near))
+                ranked = sorted(items, key=partial(_rank, near=mutant.near))
+                asked += [
+                    one for one in ranked if not (self._options.near and _rank(one, mutant.near)[1])
+                ]
             if not asked:
                 yield mutant.name, None
                 continue
@@ -185,6 +188,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="mutants whose name holds this text")
     parser.add_argument("--list", action="store_true", help="names only")
     parser.add_argument("--update", action="store_true", help="look for missing killers, and write")
+    parser.add_argument(
+        "--near", action="store_true", help="--update asks only a mutant's own tests"
+    )
     parser.add_argument("--tests", nargs="*", default=TESTS, help="where --update looks for them")
     parser.add_argument("--killers", type=Path, default=KILLERS, help="another list, for tests")
     parser.add_argument("--processes", type=int, default=2)

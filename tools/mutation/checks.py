@@ -2,8 +2,10 @@
 
 The list follows from the source, so a check that is written tomorrow has its mutants tomorrow.
 What is deleted: a refusal (a branch that raises, refuses, aborts or skips never runs, a `raise`
-elsewhere does nothing), a part of its condition, the call of a check, one field or the label of
-a hash, a signature or a key derivation, one side of an intersection that says whose word counts.
+elsewhere does nothing), a part of its condition, the call of a check, one field or the label of a
+hash, a signature or a key derivation, one side of an intersection that says whose word counts;
+where limits stand, a part of any condition. What is altered there: a bound by one, what is
+done only on a condition into always and never.
 """
 
 import ast
@@ -20,6 +22,8 @@ LEFT_OUT: Final = frozenset({"__init__", "effects", "errors", "ports", "testing"
 # Refusals of what only our own caller can get wrong have mutants only where a round's rules stand.
 OWN_FAULTS: Final = frozenset({"LocalProtocolError", "NonFiniteError", "ParameterError"})
 RULES: Final = frozenset({"parameters", "policy", "roster", "server", "silo", "view"})
+# A round's limits: here every condition counts, a refusal's or not, and every bound.
+DECIDES: Final = frozenset({"parameters", "policy", "roster"})
 # Arithmetic and containers, whose values the mirror tests compare with another way to get them:
 # only what they hash has mutants.
 PLAIN: Final = frozenset(
@@ -27,6 +31,13 @@ PLAIN: Final = frozenset(
     | {"secretbytes", "shamir", "suites"}
 )
 
+# Bounds, and the same moved by one.
+_MOVED: Final[dict[type[ast.cmpop], tuple[str, type[ast.cmpop]]]] = {
+    ast.Lt: ("<=", ast.LtE),
+    ast.LtE: ("<", ast.Lt),
+    ast.Gt: (">=", ast.GtE),
+    ast.GtE: (">", ast.Gt),
+}
 _CHECK: Final = re.compile(
     r"_?(check|verify|require|refuse|judge|see|merkle_verify|wipe|exchange|read_public"
     r"|accept|discard)\w*"
@@ -71,7 +82,8 @@ def alterations(module: str, tree: ast.Module) -> list[Alteration]:
     """All of this tree, in the order of the source; apply one, then throw the tree away."""
     found = []
     seen: dict[str, int] = {}
-    for place, what, errors, apply in _walk(tree, "", None if module in PLAIN else _makers(tree)):
+    makers = None if module in PLAIN else _makers(tree)
+    for place, what, errors, apply in _walk(tree, "", makers, decides=module in DECIDES):
         if errors and errors <= OWN_FAULTS and module not in RULES:
             continue
         name = f"{module}.{place}: {what}"
@@ -99,7 +111,9 @@ def _makers(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _walk(node: ast.AST, place: str, makers: dict[str, str] | None) -> Iterator[_Found]:
+def _walk(
+    node: ast.AST, place: str, makers: dict[str, str] | None, *, decides: bool
+) -> Iterator[_Found]:
     """Every alteration below `node`, which stands in the function or class `place`.
 
     Without `makers` those of hashes alone.
@@ -110,7 +124,8 @@ def _walk(node: ast.AST, place: str, makers: dict[str, str] | None) -> Iterator[
             if not isinstance(child, ast.AST):
                 continue
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
-                yield from _walk(child, f"{place}.{child.name}".lstrip("."), makers)
+                inside = f"{place}.{child.name}".lstrip(".")
+                yield from _walk(child, inside, makers, decides=decides)
                 continue
             if place and name not in {"annotation", "returns", "decorator_list", "type_params"}:
                 replace = _replacer(node, name, position if isinstance(value, list) else None)
@@ -121,7 +136,11 @@ def _walk(node: ast.AST, place: str, makers: dict[str, str] | None) -> Iterator[
                     yield place, what, errors, _replaced(replace, ast.Pass())
                 for what, errors, apply in _alterations(child, replace, makers):
                     yield place, what, errors, apply
-            yield from _walk(child, place, makers)
+                if decides:
+                    is_taken = isinstance(node, ast.If) and name == "test" and _refuses(node)
+                    for what, apply in _conditions(child, replace, is_taken=is_taken):
+                        yield place, what, _NONE, apply
+            yield from _walk(child, place, makers, decides=decides)
 
 
 def _replacer(parent: ast.AST, name: str, position: int | None) -> _Replace:
@@ -185,6 +204,37 @@ def _parts(test: ast.expr, replace: _Replace) -> Iterator[tuple[str, Callable[[]
             pass
 
 
+def _conditions(
+    node: ast.AST, replace: _Replace, *, is_taken: bool
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Of a condition wherever it stands.
+
+    Args:
+        node: perhaps one.
+        replace: puts something in its place.
+        is_taken: whether it is a refusal's, whose alternatives are `_parts`.
+    """
+    match node:
+        case ast.BoolOp(op=joined, values=values):
+            if not (is_taken and isinstance(joined, ast.Or)):
+                for value in values:
+                    rest = [one for one in values if one is not value]
+                    left = ast.BoolOp(joined, rest) if rest[1:] else rest[0]
+                    yield f"no {_text(value)} in: {_text(node)}", _replaced(replace, left)
+        case ast.Compare(ops=operators):
+            for place, operator in enumerate(operators):
+                if type(operator) in _MOVED:
+                    sign, moved = _MOVED[type(operator)]
+                    others = [*operators[:place], moved(), *operators[place + 1 :]]
+                    which = f" at {place + 1}" if operators[1:] else ""
+                    yield f"{sign}{which} in: {_text(node)}", _set(node, "ops", others)
+        case ast.IfExp(body=chosen, orelse=other):
+            for what, value in (("always", chosen), ("never", other)):
+                yield f"{what}: {_text(node)}", _replaced(replace, value)
+        case _:
+            pass
+
+
 def _hashed(node: ast.Call | ast.AugAssign) -> Iterator[tuple[str, Callable[[], None]]]:
     """A hash, a signature or a key derivation without one field, or under another label."""
     if isinstance(node, ast.AugAssign):  # fields are collected before they are hashed
@@ -201,7 +251,8 @@ def _hashed(node: ast.Call | ast.AugAssign) -> Iterator[tuple[str, Callable[[], 
             yield f"another label: {_text(node)}", _set(label, "value", f"{label.value}-x")
     if name == "hkdf":
         for keyword in node.keywords:
-            if keyword.arg in {"salt", "info"}:
+            is_empty = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+            if keyword.arg in {"salt", "info"} and not is_empty:
                 what = f"no {keyword.arg} in: {_text(node)}"
                 yield what, _set(keyword, "value", ast.Constant(b""))
 

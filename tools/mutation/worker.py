@@ -31,6 +31,15 @@ _LIMIT_S = 120
 ATTACKS: Final = {
     "agreement": ("boxes", "keys", "too_few"),
     "auditors": ("wrong_sum",),
+    "intake": ("dealers_and_revealers", "server", "uploads"),
+    "journal": ("lifted_dealers", "recall", "replays", "retries", "silo"),
+    "parameters": ("changed_parameters", "intake"),
+    "policy": ("changed_parameters", "differencing", "isolating_coefficients", "too_few"),
+    "recall": ("late_result", "recall_left_out", "restored_disk", "retries"),
+    "roster": ("evidence", "keys"),
+    "server": ("lifted_dealers", "made_up_prior", "opened_ahead", "too_few", "uploads"),
+    "silo": ("late_result", "lifted_dealers", "opened_ahead", "retries", "swapped_model"),
+    "verification": ("vectors", "forged_sum"),
     "evidence": ("dealers_and_revealers", "framing", "wrong_sum"),
     "hybrid": ("false_pairs",),
     "lifting": ("lifted_dealers",),
@@ -39,6 +48,9 @@ ATTACKS: Final = {
     "unmasking": ("dealers_and_revealers", "false_pairs"),
     "view": ("swapped_model",),
 }
+
+# What is hashed or derived, these notice in whatever module.
+ALWAYS: Final = ("derivations", "transcripts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,8 @@ class CodeMutant:
     @property
     def near(self) -> frozenset[str]:
         """Modules whose tests most likely notice."""
-        return frozenset({*self.module.split("."), *ATTACKS.get(self.module, ())})
+        own = self.module.split(".")
+        return frozenset({*own, *ATTACKS.get(self.module, ()), *ALWAYS})
 
     def install(self) -> None:
         """Give the function in this process the altered code."""
