@@ -25,6 +25,9 @@ from secagg.canonical import digest
 TABULAR: Final = "tabular"
 # The agreed maximum of AGG-05; so many examples of 200 silos stay far inside the meta ring.
 MAX_EXAMPLES: Final = 2**31 - 1
+# With 10^-300 the next state would be the last one under another hash, and a second sum over it the
+# difference to one silo's input (protocol.md 8).
+LEAST_SERVER_RATE: Final = 1e-3
 
 _MAX_VALUE_BITS: Final = 32
 _MIN_VALUE_BITS: Final = 4
@@ -116,7 +119,7 @@ class TrainingPlan:
         local: a silo's work in one round.
         rounds: training rounds.
         max_silos: n_max; the ring is sized for so many silos.
-        server_learning_rate: η_g, the server's step size.
+        server_learning_rate: η_g, the server's step size; 0.001 or more, whatever the schedule.
         weighting: how much a silo counts.
         n_cap: examples from which on a silo counts fully; needed for hidden weights.
         declared: silo name to weight class in (0, 1]; needed for declared weights.
@@ -184,6 +187,7 @@ class TrainingPlan:
         patterns = fields.sequence("personal", self.personal)
         personal = tuple(fields.text("personal", one) for one in patterns)
         rate = fields.positive("server_learning_rate", self.server_learning_rate)
+        self.require_moving("server_learning_rate", rate)
         settings = fields.json_copy("algorithm_settings", self.algorithm_settings)
         object.__setattr__(self, "server_learning_rate", rate)
         object.__setattr__(self, "algorithm_settings", settings)
@@ -240,8 +244,25 @@ class TrainingPlan:
         return self.local.learning_rate * self.local_schedule.factor_at(done, self.rounds)
 
     def server_rate(self, done: int) -> float:
-        """Return η_g of the training round after `done` others."""
-        return self.server_learning_rate * self.server_schedule.factor_at(done, self.rounds)
+        """Return η_g of the training round after `done` others; the schedule ends at the least."""
+        rate = self.server_learning_rate * self.server_schedule.factor_at(done, self.rounds)
+        return max(rate, LEAST_SERVER_RATE)
+
+    @staticmethod
+    def require_moving(name: str, step: float) -> None:
+        """Refuse a server's step that would leave the model practically where it was.
+
+        Args:
+            name: of the setting that makes it so small.
+            step: the model's step for each unit of the released mean.
+        """
+        if step < LEAST_SERVER_RATE:
+            fields.refuse(
+                name,
+                f"a step of at least {LEAST_SERVER_RATE:g} of the released mean: over a model that "
+                "hardly moves, two sums with other survivors differ by one silo's input",
+                step,
+            )
 
     def document(self) -> bytes:
         """Return the plan as canonical JSON."""

@@ -8,6 +8,7 @@ import pytest
 
 from fl.errors import PlanError
 from fl.plan import LocalPlan, RoundKind, TaskPlan, TrainingPlan, Weighting
+from fl.schedules import Curve, Schedule
 from secagg.messages import plan_hash
 
 
@@ -91,6 +92,24 @@ def test_other_documents_are_refused(change: Any, word: str) -> None:
         TrainingPlan.parse(document)
 
 
+def test_no_plan_asks_for_a_second_sum_over_the_same_model() -> None:
+    """A silo that reads such a document refuses it, and no schedule falls below the least step.
+
+    With 10^-300 the next state is the last one under another hash: every rule of protocol.md 8
+    holds, and two sums whose survivors differ by one silo give its update.
+    """
+    document = example(server_learning_rate=0.5).document()
+    with pytest.raises(PlanError, match="hardly moves"):
+        TrainingPlan.parse(document.replace(b'_rate":0.5', b'_rate":1e-300'))
+    falling = (
+        Schedule(curve=Curve.COSINE),
+        Schedule(curve=Curve.EXPONENTIAL, factor=1e-300),
+        Schedule(curve=Curve.STEPS, factor=1e-9, at=(1,)),
+    )
+    for one in falling:
+        assert example(rounds=100, server_schedule=one).server_rate(99) == 1e-3
+
+
 @pytest.mark.parametrize(
     "document",
     [b"\xff", b"[]", b"", b"{", b'{"rounds": NaN}', example().document() + b" ", b"[" * 10**5],
@@ -113,6 +132,7 @@ def test_no_json_or_not_canonical(document: bytes) -> None:
         ({"seed": -1}, "seed"),
         ({"server_learning_rate": float("nan")}, "server_learning_rate"),
         ({"server_learning_rate": "1"}, "server_learning_rate"),
+        ({"server_learning_rate": 9e-4}, "server_learning_rate.*hardly moves"),
         ({"n_cap": 0}, "n_cap"),
         ({"weighting": "uniform"}, "n_cap"),
         ({"weighting": "declared", "n_cap": 0}, "declared"),
