@@ -5,7 +5,7 @@ import pytest
 
 from fl.errors import PlanError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.rounds import RoundFailure, RoundReport, RunStatus
+from fl.rounds import MAX_ATTEMPTS, RoundFailure, RoundReport, RunStatus
 from fl.run import TrainingRun
 from fl.simulation import simulate
 from fl.testing import LeastSquaresTask, quadratic_task
@@ -59,7 +59,7 @@ def test_nobody_left_in_the_reference() -> None:
 
     task = NoExamples(np.ones((1, 1)), np.ones(1))
     result = simulate(plan(), {"a": task, "b": task}, secure=False)
-    assert (result.status, len(result.history)) == (RunStatus.FAILED, 3)
+    assert (result.status, len(result.history)) == (RunStatus.FAILED, MAX_ATTEMPTS)
     assert "no silo contributed; seat 1: n_examples" in result.reason
 
 
