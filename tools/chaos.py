@@ -152,7 +152,7 @@ class Circus:
     run: RunId = field(default_factory=lambda: RunId(bytes(16)))
     config: str = ""
     ended: list[Ended] = field(default_factory=list)
-    pids: set[int] = field(default_factory=set)
+    births: dict[int, str] = field(default_factory=dict)
 
     # --- processes ----------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Circus:
         else:
             child = self.federation.start_silo(name, self._task(name), fault=fault)
         self.children[name] = child
-        self.pids.add(child.process.pid)
+        self.births[child.process.pid] = birth_of(child.process.pid)
 
     def _task(self, name: str) -> list[str]:
         number = SILOS.index(name) + 1
@@ -505,9 +505,22 @@ def check_nothing_left(circus: Circus) -> None:
     Raises:
         ChaosError: something is.
     """
-    alive = [pid for pid in circus.pids if Path(f"/proc/{pid}").exists()]
-    if alive or (found := leftovers(circus.federation.home)):
+    alive = [pid for pid, birth in circus.births.items() if birth and birth_of(pid) == birth]
+    found = leftovers(circus.federation.home)
+    if alive or found:
         raise ChaosError(f"left behind: processes {alive}, {found}")
+
+
+def birth_of(pid: int) -> str:
+    """When the process of this number began, in the kernel's ticks; empty if there is none.
+
+    A number is given again soon where many processes come and go.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[19]  # field 22; the name before may hold spaces
 
 
 def main() -> int:
