@@ -246,7 +246,7 @@ def test_a_killed_coordinator_goes_on_with_the_query(tmp_path: Path, point: str)
 def test_a_noised_query_is_charged_to_everybody_and_can_be_verified(tmp_path: Path) -> None:
     """Signed before, settled after; exact sums and what a spent budget forbids are refused."""
     with LocalFederation(
-        home=tmp_path, silos=SILOS, deadlines={**DEADLINES, "registration_s": 20.0}, forked=True
+        home=tmp_path, silos=SILOS, deadlines=DEADLINES, forked=True
     ) as federation:
         world = World(federation)
         federation.start_coordinator()
