@@ -1,6 +1,11 @@
 """What one silo adds to a round's sum of reals: its task's work on the received state.
 
 Nothing here is quantized, compressed or sent yet; fl.participant does that, and checks the round.
+
+A refresh leaves the model, so the next round would sum over the same one. The silos of the refresh
+have c_k = their gradient there, and Δc_k = 0 or nearly so: a silo that joins with c_k = 0, or
+leaves with −c_k, would be the sum; a second refresh with other silos would differ from the first
+by one silo's gradient. So at that model nobody joins, leaves or is renewed again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +18,7 @@ import numpy as np
 from dp.plan import Mode
 from dp.rng import NoiseSource, NoiseStream
 from fl.algorithms import VARIATE_DELTA, LocalWork, algorithm_of
-from fl.errors import SpecMismatchError
+from fl.errors import RenewedError, SpecMismatchError
 from fl.memory import ERROR, KEPT, LEFT, PERSONAL, Kept, RunMemory
 from fl.personal import Division
 from fl.pipeline import (
@@ -40,6 +45,7 @@ from fl.reals import real_values
 from fl.seeding import derive_seed
 from fl.state import (
     State,
+    is_renewed,
     last_round_of,
     model_of,
     personal_of,
@@ -129,14 +135,17 @@ class Contributor:
         self._noise = noise
 
     def made(self, number: int, state: State, *, is_refresh: bool) -> Contribution:
-        """Return the contribution to any round."""
+        """Return the contribution to any round.
+
+        Raises:
+            RenewedError: variates were renewed at this model, and this input would stand out.
+        """
         if self._plan.kind_of(number) is RoundKind.STATISTICS:
             check_examples(self._task.n_examples)
             moments = moment_values(self._task.statistics(), self._plan.max_silos)
             return Contribution(parts={}, meta=moments, scalars={}, keeps={})
         weight = silo_weight(self._plan, self._silo, self._task.n_examples)
         if is_refresh:
-            self._memory.require_member()
             return self._renewed(state, weight)
         if trained_of(state) >= self._plan.rounds:
             raise SpecMismatchError(f"the plan's {self._plan.rounds} training rounds are done")
@@ -148,8 +157,15 @@ class Contributor:
         keeps: State = {}
         if traits.has_variate:
             joins = counted is None or LEFT in kept.tensors
-            meta[MEMBERS] = np.array([joins - self._memory.is_leaving], dtype=np.int64)
-            if self._memory.is_leaving:
+            renewed = is_renewed(state)
+            if joins and renewed:
+                raise RenewedError(
+                    "control variates were renewed at this very model without this silo, whose "
+                    "gradient would stand alone in the sum; it takes part after the next sum"
+                )
+            leaves = self._memory.is_leaving and not renewed
+            meta[MEMBERS] = np.array([joins - leaves], dtype=np.int64)
+            if leaves:
                 keeps[LEFT] = np.array(1, dtype=np.uint8)
         full = self.full_model(state, kept)
         self._task.prepare(preprocess_of(state))
@@ -246,6 +262,12 @@ class Contributor:
 
     def _renewed(self, state: State, weight: float) -> Contribution:
         """Return c_k by option I at the current x, for a refresh round."""
+        self._memory.require_member()
+        if is_renewed(state):
+            raise RenewedError(
+                "control variates were renewed at this very model: a second refresh with other "
+                "silos would tell one silo's gradient; a training round has to come first"
+            )
         full = self.full_model(state, self._memory.settled())
         self._task.prepare(preprocess_of(state))
         gradient = self._division.shared_of(self._task.gradient(full))

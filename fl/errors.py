@@ -9,6 +9,7 @@
     ├── DataError              the data cannot be used as they are
     ├── NoRoomError            a silo's disk has no room for a round
     ├── VariateLostError       a silo's control variate is not the one the run counts on
+    ├── RenewedError           variates were renewed at this very model; a sum must move it first
     ├── LeftRunError           a silo has left the run in good order
     ├── QueryRefusedError      a silo's settings do not allow a statistics query
     ├── RunStateError          a run was asked for something that its state does not allow
@@ -54,6 +55,10 @@ class NoRoomError(LearningError):
 
 class VariateLostError(LearningError):
     """A silo's control variate is not the one the run counts on."""
+
+
+class RenewedError(LearningError):
+    """Control variates were renewed at this very model; it must move before this silo's part."""
 
 
 class LeftRunError(LearningError):

@@ -52,6 +52,7 @@ from fl.state import (
     State,
     decode_state,
     encode_state,
+    is_renewed,
     model_of,
     personal_of,
     ranges_of,
@@ -95,7 +96,7 @@ class TrainingRun(Course):
         self._features = features
         self._state: State = initial_state(plan, model, tuple(names))
         self._state_bytes = encode_state(self._state)
-        self._refreshing = False
+        self._due = False  # a refresh
         self._refreshes = 0
         self._losses: list[float] = []
         self._last_change: FloatVector | None = None
@@ -114,10 +115,11 @@ class TrainingRun(Course):
 
         A refresh that falls due, or an early stop, makes it void.
         """
-        trains = self.plan.kind_of(self._number) is RoundKind.TRAINING and not self._refreshing
+        trains = self.plan.kind_of(self._number) is RoundKind.TRAINING and not self._is_refresh
         number = self._number + 1
         if (
             self._status is not RunStatus.RUNNING
+            or (self._due and not self._is_refresh)
             or trained_of(self._state) + trains >= self.plan.rounds
             or number > self.plan.highest_round
         ):
@@ -140,7 +142,7 @@ class TrainingRun(Course):
             least: the smallest cohort that the protocol's floor allows; a sample is never smaller.
         """
         number = self._number if number is None else number
-        is_refresh = self._refreshing and number == self._number
+        is_refresh = self._is_refresh and number == self._number
         if is_refresh or self.plan.kind_of(number) is RoundKind.STATISTICS:
             return tuple(sorted(available))
         return cohort_of(
@@ -157,18 +159,20 @@ class TrainingRun(Course):
 
         Call it when a silo said that its variate is lost, or vanished for good, after the current
         attempt's outcome was reported. A round whose attempt failed is skipped: its number is not
-        used again. Nothing happens where silos keep no variates, or a refresh is due already.
+        used again. Nothing happens where silos keep no variates, or a refresh is due already. Right
+        after a refresh another one waits for a training round: over the same model, sums of other
+        silos would differ by one silo's gradient, and silos refuse (fl.contribution).
         """
         self._require_running()
         traits = algorithm_of(self.plan).traits(self._number)
-        if not traits.has_variate or self._refreshing or not trained_of(self._state):
+        if not traits.has_variate or self._due or not trained_of(self._state):
             return
         if self._refreshes == self.plan.max_refreshes:
             self.stop(f"control variates were lost more than {self._refreshes} times")
             return
         self._refreshes += 1
-        self._refreshing = True
-        if self._attempt:
+        self._due = True
+        if self._is_refresh and self._attempt:
             self._number += 1
             self._attempt = self._skipped = 0
 
@@ -209,9 +213,9 @@ class TrainingRun(Course):
             # 2.5 v), with the same end.
             return self._failed(str(error), retried=False)
         report = self._report(following, released, survivors)
+        self._due = self._due and not self._is_refresh
         self._state = following
         self._state_bytes = encode_state(following)
-        self._refreshing = False
         if report.loss is not None:
             self._losses.append(report.loss)
         enough = self.plan.early_stop.is_reached(self._losses)
@@ -237,7 +241,7 @@ class TrainingRun(Course):
         counters = {
             **self._counters(),
             "features": self._features,
-            "refreshing": self._refreshing,
+            "refreshing": self._due,
             "refreshes": self._refreshes,
             "losses": self._losses,
         }
@@ -268,7 +272,7 @@ class TrainingRun(Course):
         )
         run._state, run._state_bytes = decoded, state
         run._restore_counters(counters)
-        run._refreshing, run._refreshes = counters["refreshing"], counters["refreshes"]
+        run._due, run._refreshes = counters["refreshing"], counters["refreshes"]
         run._losses = counters["losses"]
         return run
 
@@ -283,14 +287,14 @@ class TrainingRun(Course):
 
     @property
     def _is_refresh(self) -> bool:
-        return self._refreshing
+        return self._due and not is_renewed(self._state)
 
     @property
     def _size(self) -> int:
         return TensorLayout.of(summed(self.model())).size
 
     def _spec(self) -> VectorSpec:
-        if self._refreshing:
+        if self._is_refresh:
             return refresh_spec(self.plan, self._size)
         return self._plain_spec(self._number)
 
@@ -308,7 +312,7 @@ class TrainingRun(Course):
             number=self._number,
             attempt=self._attempt,
             survivors=survivors,
-            is_refresh=self._refreshing,
+            is_refresh=self._is_refresh,
             saturated=sum(
                 int(released.meta[usage][0])
                 for usage in map(usage_name, released.bulk)
@@ -316,7 +320,7 @@ class TrainingRun(Course):
             ),
             steps=quantizer_steps(self._spec(), ranges, privacy_of(self.plan)),
         )
-        if kind is RoundKind.STATISTICS or self._refreshing:
+        if kind is RoundKind.STATISTICS or self._is_refresh:
             return report
         before, after = summed(self.model()), summed(model_of(following))
         layout = TensorLayout.of(before)

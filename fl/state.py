@@ -13,6 +13,7 @@ sorted names, little-endian data, nothing optional. Names are namespaced:
     run/last_round          for each of them the last training round it survived, 0 for none
     run/enrolled            N, int64, shape (): the silos over which c is the mean
     run/trained             training rounds done, int64, shape ()
+    run/renewed             with control variates: run/trained at the last refresh, −1 for none
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ SEATS: Final = "run/seats"
 LAST_ROUND: Final = "run/last_round"
 ENROLLED: Final = "run/enrolled"
 TRAINED: Final = "run/trained"
+RENEWED: Final = "run/renewed"
 
 _LABEL: Final = "state"
 _FIELDS: Final = 4  # name, dtype, shape, data
@@ -109,6 +111,11 @@ def personal_of(state: NamedTensors) -> dict[str, Tensor]:
 def trained_of(state: NamedTensors) -> int:
     """Return how many training rounds are done."""
     return int(state[TRAINED][()])
+
+
+def is_renewed(state: NamedTensors) -> bool:
+    """Return whether control variates were renewed at this very model."""
+    return RENEWED in state and int(state[RENEWED][()]) == trained_of(state)
 
 
 def enrolled_of(state: NamedTensors) -> int:

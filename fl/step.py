@@ -6,7 +6,8 @@ The coordinator takes it to go on, every silo to know what state it must see nex
 N, over which SCAFFOLD's c is the mean, changes in sums only. A silo that the state has not met, or
 that has left, takes part with c_k = 0 and adds 1 to `members`: c is scaled by N_old / N_new. One
 that leaves in good order adds −1 with Δc_k = −c_k. A refresh round starts the book anew: c becomes
-the secure mean of its survivors' renewed c_k, N their number; whoever was absent joins again.
+the secure mean of its survivors' renewed c_k, N their number; whoever was absent joins again. It
+leaves the model, and the state says so: over one model a gradient is summed once (fl.contribution).
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from fl.state import (
     PERSONAL,
     PREPROCESS,
     RANGE,
+    RENEWED,
     SEATS,
     TRAINED,
     State,
@@ -62,6 +64,7 @@ def initial_state(plan: TrainingPlan, model: NamedTensors, seats: tuple[int, ...
         # A gradient has the size of Δ_k / (Kη).
         path = plan.local.local_steps * plan.local.learning_rate
         state[RANGE + VARIATE] = np.array(INITIAL_RANGE / path)
+        state[RENEWED] = np.array(-1, dtype=np.int64)
     privacy = privacy_of(plan)
     if privacy is not None:
         check_size(privacy, size)
@@ -103,6 +106,7 @@ def next_state(
     weight = total_weight(plan, released, survivors)
     if VARIATE in released.bulk:
         moved.update(_refreshed(released, weight, number, survivors))
+        moved[RENEWED] = np.array(trained_of(state), dtype=np.int64)
     else:
         moved.update(_trained(plan, state, number, released, survivors))
     ranges = ranges_of(state)

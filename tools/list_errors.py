@@ -114,6 +114,7 @@ ACTIONS: Final = {
     "CoordinatorAccusedError": _ACCUSE,
     "NoRoomError": _ROOM,
     "VariateLostError": "Nothing: a refresh round gives the silo a new one.",
+    "RenewedError": "Nothing: the silo takes part again once a training round has moved the model.",
     "LeftRunError": "Nothing, or `secagg run dismiss`; after that `admit` lets it join again.",
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`.",

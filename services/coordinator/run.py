@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dp.errors import PrivacyError
-from fl.errors import NoRoomError, VariateLostError
+from fl.errors import NoRoomError, RenewedError, VariateLostError
 from fl.rounds import (
     Course,
     RoundFailure,
@@ -54,7 +54,7 @@ from services.wire.calls import RunState
 # A silo without its control variate is no unwilling one: a refresh round gives it a new one.
 _LOST_VARIATE: Final = VariateLostError.__name__
 # Whoever refused for one of these reasons is invited again.
-_PASSING: Final = (_LOST_VARIATE, NoRoomError.__name__)
+_PASSING: Final = (_LOST_VARIATE, NoRoomError.__name__, RenewedError.__name__)
 # How often a wait for free disk looks again.
 _SPACE_S: Final = 5.0
 # How often a wait for silos looks again, beside being woken by a Hello.

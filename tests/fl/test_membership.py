@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl.errors import LeftRunError, RunStateError, VariateLostError
+from fl.errors import LeftRunError, RenewedError, RunStateError, VariateLostError
 from fl.participant import RunParticipant
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.ports import FloatVector
@@ -260,6 +260,90 @@ def test_a_refresh_forgets_those_who_vanished() -> None:
     silos.invariant(1, 2, 3)
     silos.round(1, 2, 3, 4)
     silos.invariant(1, 2, 3, 4)
+
+
+class Pushing(TrainingRun):
+    """A coordinator that asks for a refresh whenever it likes."""
+
+    @property
+    def _is_refresh(self) -> bool:
+        return self._due
+
+
+def test_silos_do_not_renew_twice_at_one_model() -> None:
+    """Two refreshes in a row with other survivors differ by one silo's gradient."""
+    silos = Silos(plan(), (1, 2, 3, 4))
+    silos.run = Pushing(silos.plan, model=silos.run.model(), names=NAMES)
+    silos.round(1, 2, 3, 4)
+    silos.run.request_refresh()
+    silos.round(1, 2, 3, 4)
+    silos.run.request_refresh()
+    again = silos.request()
+    assert again.is_refresh
+    for seat in (1, 2, 3, 5):  # nor does one that was in neither, or whose process is new
+        silos.participants[seat] = silos.restarted(seat)
+        with pytest.raises(RenewedError, match="one silo's gradient"):
+            silos.round(seat)
+    silos.run._due = False
+    silos.round(1, 2, 3)
+    silos.run._due = True
+    assert silos.round(1, 2, 3).is_refresh  # the model has moved
+
+
+def test_a_run_waits_for_a_training_round_between_two_refreshes() -> None:
+    """An operator dismisses two silos, one after the other: what is due stays due, also on disk."""
+    silos = Silos(plan(), (1, 2, 3, 4, 5))
+    silos.round(1, 2, 3, 4, 5)
+    silos.run.dismiss(5)
+    silos.run.request_refresh()
+    assert silos.round(1, 2, 3, 4).is_refresh
+    silos.run.dismiss(4)
+    silos.run.request_refresh()
+    again = TrainingRun.restore(silos.run.snapshot(), {})
+    assert again.next() == silos.run.next()
+    assert again.preview() is None  # what comes after is a refresh
+    silos.run = again
+    assert not silos.run.fail("too few").reason.startswith("round")  # another attempt, no skip
+    assert (silos.request().attempt, silos.request().is_refresh) == (1, False)
+    assert not silos.round(1, 2, 3).is_refresh
+    assert silos.round(1, 2, 3).is_refresh
+    silos.invariant(1, 2, 3)
+    assert not silos.request().is_refresh
+
+
+@OPTIONS
+def test_who_missed_a_refresh_joins_after_the_next_sum(option: str) -> None:
+    """Those of the refresh have Δc_k = 0 at its model: the sum would be the joiner's gradient."""
+    silos = Silos(plan(algorithm_settings={"option": option}), (1, 2, 3, 4))
+    silos.round(1, 2, 3, 4)
+    silos.run.request_refresh()
+    silos.round(1, 2, 3)
+    silos.run.admit(5, NAMES[5])
+    for seat in (4, 5):  # it was there before, or is new to the run
+        with pytest.raises(RenewedError, match="without this silo"):
+            silos.round(1, 2, 3, seat)
+    silos.round(1, 2, 3)
+    silos.round(1, 2, 3, 4, 5)
+    silos.invariant(1, 2, 3, 4, 5)
+
+
+@OPTIONS
+def test_who_leaves_stays_for_the_round_after_a_refresh(option: str) -> None:
+    """−c_k among zeros would be its gradient."""
+    silos = Silos(plan(algorithm_settings={"option": option}), (1, 2, 3, 4))
+    silos.round(1, 2, 3, 4)
+    silos.run.request_refresh()
+    silos.round(1, 2, 3, 4)
+    silos.participants[4].leave()
+    before = silos.server
+    silos.round(1, 2, 3, 4)
+    silos.invariant(1, 2, 3, 4)
+    if option == "I":  # gradients at one model twice: c moves by what the quantizer leaves
+        assert np.abs(silos.server - before).max() < np.abs(silos.mine(4)).max() / 100
+    while silos.enrolled == 4:
+        assert silos.request().number < 12
+        silos.round(1, 2, 3, 4)
+    assert silos.enrolled == 3
 
 
 def test_a_failed_round_is_skipped_for_a_refresh() -> None:
