@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.rounds import RoundFailure, RoundReport, RunStatus
+from fl.rounds import MAX_ATTEMPTS, RoundFailure, RoundReport, RunStatus
 from fl.simulation import SimulationResult, simulate
 from fl.state import LAST_ROUND, decode_state
 from fl.testing import LeastSquaresTask, least_squares_toy
@@ -140,7 +140,7 @@ def test_a_run_without_enough_silos_ends_with_the_reason() -> None:
     result = simulate(plan(), tasks)
     assert result.status is RunStatus.FAILED
     assert [type(entry) for entry in result.history] == [RoundFailure] * len(result.history)
-    assert 1 <= len(result.history) <= 3
+    assert len(result.history) == MAX_ATTEMPTS
     assert "seat 2" in result.reason
     assert "n_examples" in result.reason
     assert decode_state(result.state, 10**6)[LAST_ROUND].tolist() == [0, 0, 0, 0]
