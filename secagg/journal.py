@@ -75,9 +75,9 @@ class JournalRecord(Record):
     """One line of the journal.
 
     Attributes:
-        message: the bytes that are sent after this record is on disk, if any.
-        survivors: U3 for SIGNED and UNMASKED; for CLOSED where no UNMASKED names it. The proven
-            liars for LIFTED.
+        message: the bytes that are sent after this record is on disk, if any. For LIFTED the model
+            hash of the state whose sum the liars spoiled.
+        survivors: U3 for SIGNED, UNMASKED and CLOSED. The proven liars for LIFTED.
         submission: for SUBMITTED.
     """
 
@@ -163,7 +163,7 @@ class SiloHistory:
     def __init__(self, lines: Iterable[JournalLine] = ()) -> None:
         """Replay the lines in the order they were written."""
         self._traces: dict[AttemptId, _Trace] = {}
-        self._liars: set[int] = set()
+        self._liars: dict[bytes, set[int]] = {}  # by the state whose sum they spoiled
         for line in lines:
             if isinstance(line, AttemptSummary):
                 self._traces[line.attempt] = _Trace(
@@ -208,7 +208,7 @@ class SiloHistory:
     def apply(self, record: JournalRecord) -> None:
         """Take one more record into account."""
         if record.event is JournalEvent.LIFTED:
-            self._liars |= set(record.survivors)
+            self._liars.setdefault(record.message, set()).update(record.survivors)
             return
         trace = self._traces.setdefault(record.attempt, _Trace())
         trace.events.add(record.event)
@@ -235,10 +235,20 @@ class SiloHistory:
                 trace.events.add(JournalEvent.CLOSED)
 
     def _honest(self, trace: _Trace) -> tuple[int, ...] | None:
-        """The certified survivors without proven liars, whose inputs are nobody's secret."""
+        """The certified survivors without those proven to have spoiled a sum over this state.
+
+        Their inputs to it are nobody's secret; what they contribute elsewhere may be, once their
+        machines are repaired.
+        """
         if trace.survivors is None:
             return None
-        return tuple(seat for seat in trace.survivors if seat not in self._liars)
+        liars = self._liars.get(trace.model_hash, frozenset())
+        return tuple(seat for seat in trace.survivors if seat not in liars)
+
+    @property
+    def liars(self) -> frozenset[int]:
+        """All that were ever proven to this silo to have dealt badly."""
+        return frozenset().union(*self._liars.values())
 
     def has(self, attempt: AttemptId, event: JournalEvent) -> bool:
         """Whether this happened in this attempt."""

@@ -205,15 +205,12 @@ class SiloPolicy:
         if not is_successor:
             _check_pinned("first_states", self.first_states, model)
 
-    def check_ledger(
-        self, earlier: Sequence[frozenset[int]], survivors: frozenset[int], seat: int
-    ) -> None:
+    def check_ledger(self, earlier: Sequence[frozenset[int]], survivors: frozenset[int]) -> None:
         """The participation ledger: may this silo sign these survivors after those sums?
 
         Args:
             earlier: certified survivors of sums so far, the last `ledger_window` of them at least.
             survivors: U3.
-            seat: this silo's own.
 
         Raises:
             SurvivorsMismatchError: a rule says no.
@@ -225,10 +222,12 @@ class SiloPolicy:
                 f"{self.ledger_min_change} silos to differ, got {changed}"
             )
         window = earlier[-self.ledger_window :] if self.ledger_window else ()
-        if window and shows([*window, survivors], seat):
+        sums = [*window, survivors]
+        # Whoever is shown need not be in this sum, and then it is not asked: the others refuse.
+        if window and any(shows(sums, seat) for seat in frozenset().union(*sums)):
             raise SurvivorsMismatchError(
                 f"policy rule ledger_window: with the last {len(window)} sums this one would show "
-                f"what this silo alone contributed, if it contributed the same to all"
+                f"what one silo alone contributed, if it contributed the same to all"
             )
 
 

@@ -372,7 +372,11 @@ class SiloRound:
             roster=self._roster,
         )
         if liars:  # proven is proven: on the disk too if these survivors are refused
-            self.parting += self._persist(JournalEvent.LIFTED, survivors=tuple(sorted(liars)))
+            self.parting += self._persist(
+                JournalEvent.LIFTED,
+                message=self._view.model_hash,
+                survivors=tuple(sorted(liars)),
+            )
         seats = check_survivor_list(
             message.entries,
             None if self._submitted is None else self._submitted.entry,
@@ -384,7 +388,12 @@ class SiloRound:
             roster=self._roster,
             liars=liars,
         )
-        self._policy.check_ledger(self._history.certified(), frozenset(seats), self.seat)
+        # With the liars, who may be honest again by now, and without them: behind a liar that comes
+        # or goes, an honest silo could do so unseen.
+        earlier = self._history.certified()
+        for ignored in (frozenset[int](), self._history.liars):
+            sums = [members - ignored for members in earlier]
+            self._policy.check_ledger(sums, frozenset(seats) - ignored)
         effects, self.parting = [*effects, *self.parting], []
         digest = messages.survivors_hash(message.entries)
         unsigned = messages.Survivors(binding=self._view.binding, seat=self.seat, survivors=digest)
@@ -447,7 +456,7 @@ class SiloRound:
         # The sum is used before the submission is closed: a crash in between leaves it open, and
         # the result is checked once more. The other way round its successor would be unknown.
         effects: list[SiloEffect] = [Finished(aggregate=aggregate)]
-        effects += self._persist(JournalEvent.CLOSED)
+        effects += self._persist(JournalEvent.CLOSED, survivors=aggregate.survivors)
         self._wipe()  # the others were enough: this silo opens nothing any more
         self.phase = advance(self.phase, Step.FINISHED)
         return effects

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fl.errors import NoRoomError
+from fl.errors import NoRoomError, SpecMismatchError
 from fl.memory import RunMemory
 from fl.participant import RunParticipant
 from fl.plan import TABULAR, RoundKind
@@ -106,6 +106,8 @@ class Learner:
         self._require_room(parameters)
         if isinstance(plan, QueryPlan):
             check_query(plan, self.config)
+        if self.store.recall(parameters.run, _PLAN) not in {None, message.plan}:
+            raise SpecMismatchError("the round names another plan than the run began with")
         participant = self._participants.get(parameters.run)
         if participant is None:
             participant = self._make_participant(parameters.run, message.plan)

@@ -5,12 +5,13 @@ static quantity exactly, an update approximately (SA1 spec 2.4). The participati
 by default, because a single dropout between two rounds would stop a run.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from secagg.errors import SurvivorsMismatchError
-from secagg.journal import SiloHistory
+from secagg.journal import JournalEvent, JournalRecord, SiloHistory
 from secagg.policy import SiloPolicy
 from tests.adversary.stage import Stage
 
@@ -19,32 +20,48 @@ pytestmark = pytest.mark.adversary
 ALL = (1, 2, 3, 4, 5)
 
 
-def _second_round(policy: SiloPolicy, first: tuple[int, ...], **changes: Any) -> Stage:
-    """A round over `first`, then the next one up to the uploads of all five."""
-    histories: dict[int, SiloHistory] = {}
+def _second_round(
+    policy: SiloPolicy, first: tuple[int, ...], lines: Sequence[JournalRecord] = ()
+) -> Stage:
+    """A round over `first`, then the next one up to the uploads of all five.
+
+    `lines` stand in every journal before.
+    """
+    histories = {seat: SiloHistory(lines) for seat in ALL}
     policies = dict.fromkeys(ALL, policy)
     earlier = Stage(5, histories=histories, policies=policies)
     earlier.finish(*first)
-    second = Stage(
-        5, histories=histories, policies=policies, view=earlier.view, round=2, seed=1, **changes
-    )
+    second = Stage(5, histories=histories, policies=policies, view=earlier.view, round=2, seed=1)
     second.mask(state=b"a new state")
     return second
 
 
 @pytest.mark.parametrize("rule", ["ledger_window", "ledger_min_change"])
 def test_a_silo_that_two_sums_would_show(rule: str) -> None:
-    """The victim refuses its own unit vector; a least change is everybody's concern."""
+    """Everybody refuses: the victim is not in the second sum, and nobody has to ask it."""
     rules: dict[str, Any] = {rule: 2}
     policy = SiloPolicy(**rules)
     second = _second_round(policy, ALL)
     request = second.request(1, 2, 3, 4)
-    second.refuses(5, request, SurvivorsMismatchError, f"policy rule {rule}")
-    if rule == "ledger_min_change":
-        second.refuses(1, request, SurvivorsMismatchError, f"policy rule {rule}")
-    else:
-        second.tell(1, request)  # its own input stays among the others'
+    for seat in ALL:
+        second.refuses(seat, request, SurvivorsMismatchError, f"policy rule {rule}")
     second.assert_hidden()
+
+
+@pytest.mark.parametrize("rule", ["ledger_window", "ledger_min_change"])
+def test_a_liar_that_stays_hides_nobody(rule: str) -> None:
+    """Once it was left out of a sum over another state; with it the ledger sees two changes."""
+    lift = JournalRecord(
+        event=JournalEvent.LIFTED,
+        attempt=Stage(5).parameters.attempt_id,
+        message=b"another state's hash",
+        survivors=(4,),
+    )
+    rules: dict[str, Any] = {rule: 2}
+    for first, then in ((ALL, (2, 3, 4, 5)), ((1, 2, 3, 5), (2, 3, 4, 5)), (ALL, (1, 2, 3, 5))):
+        second = _second_round(SiloPolicy(**rules), first, lines=[lift])
+        request = second.request(*then)
+        second.refuses(5, request, SurvivorsMismatchError, f"policy rule {rule}")
 
 
 def test_the_same_silos_again() -> None:
@@ -71,4 +88,4 @@ def test_the_ledger_is_on_disk_before_the_shares_leave() -> None:
     assert replayed.certified() == [frozenset(ALL)]
     policy = SiloPolicy(ledger_window=1)
     with pytest.raises(SurvivorsMismatchError, match="ledger_window"):
-        policy.check_ledger(replayed.certified(), frozenset({1, 2, 3, 4}), 5)
+        policy.check_ledger(replayed.certified(), frozenset({1, 2, 3, 4}))

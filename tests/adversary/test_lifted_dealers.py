@@ -21,6 +21,7 @@ from secagg.errors import (
     SurvivorsUncertifiedError,
 )
 from secagg.evidence import Evidence, EvidenceKind, bad_dealer, bad_revealer, judge, two_statements
+from secagg.ids import RunId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
 from secagg.messages import MaskedInput, Message, Share, SurvivorsRequest, Unmask
 from secagg.secretbytes import Secret
@@ -196,7 +197,10 @@ def test_who_knows_of_the_liar_and_who_does_not() -> None:
     first = lost()
     for seat in (1, 2):
         line = JournalRecord(
-            event=JournalEvent.LIFTED, attempt=first.parameters.attempt_id, survivors=(LIAR,)
+            event=JournalEvent.LIFTED,
+            attempt=first.parameters.attempt_id,
+            message=messages.model_hash(first.parameters.kind, MODEL),
+            survivors=(LIAR,),
         )
         first.journals[seat].append(line)
     second = again(first)
@@ -221,6 +225,35 @@ def test_the_lost_round_is_settled_by_the_one_that_was_made_again() -> None:
     third = again(second, cohort=(1, 2, 3, 4), state=b"what follows")
     assert third.last(1, MaskedInput).prior == ()
     third.tell_all(third.request())
+
+
+def test_the_lost_round_is_settled_at_a_silo_that_missed_the_certificate() -> None:
+    """The result has it, too, and tells the survivors."""
+    first = lost()
+    second = again(first)
+    second.tell_all(request(second, first.case()))
+    second.tell_all(second.certificate(), (1, 2, 4, 5))
+    second.tell_all(second.result(second.sum_of(*HONEST)))
+    for known in (second.histories[3], SiloHistory(second.journals[3])):
+        assert known.certified() == [frozenset(HONEST)] * 2
+        assert known.open_submissions(second.parameters.run) == ()
+
+
+def test_a_liar_of_one_sum_is_a_silo_like_others_in_the_next() -> None:
+    """Its machine was repaired: what it puts into other sums is its own secret again."""
+    first = lost()
+    second = again(first)
+    second.tell_all(request(second, first.case()))
+    second.tell_all(second.certificate())
+    lines = {seat: SiloHistory(second.journals[seat]) for seat in HONEST} | {LIAR: SiloHistory()}
+    other: dict[str, Any] = {"federation": FEDERATION, "run": RunId(b"after the repair")}
+    third = Stage(6, histories=lines, **other)
+    third.open_shares(state=b"another state")  # and the result is withheld
+    fourth = Stage(6, cohort=HONEST, histories=lines, round=2, inputs=third.inputs, **other)
+    fourth.mask(state=b"another state")
+    assert fourth.last(1, MaskedInput).prior == (*HONEST, LIAR)
+    for seat in HONEST:
+        fourth.refuses(seat, fourth.request(), SurvivorsMismatchError, "summed before")
 
 
 # --- what proves nothing -----------------------------------------------------------------------

@@ -174,11 +174,18 @@ class Search:
         event: JournalEvent,
         attempt: AttemptId,
         *,
+        message: bytes = b"",
         survivors: Seats = (),
         submission: Submission | None = None,
     ) -> None:
         self.histories[seat].apply(
-            JournalRecord(event=event, attempt=attempt, survivors=survivors, submission=submission)
+            JournalRecord(
+                event=event,
+                attempt=attempt,
+                message=message,
+                survivors=survivors,
+                submission=submission,
+            )
         )
 
     def _attempt(self, run: RunId, number: int, attempt: int) -> None:
@@ -325,7 +332,8 @@ class Search:
         uploads = [binding.uploads[one] for one in survivors if one in binding.uploads]
         lacking = {one for prior in uploads for one in prior} - set(survivors)
         if lacking:
-            self._record(seat, JournalEvent.LIFTED, attempt, survivors=tuple(sorted(lacking)))
+            liars = tuple(sorted(lacking))
+            self._record(seat, JournalEvent.LIFTED, attempt, message=binding.model, survivors=liars)
 
     def _unmask(self, seat: int, binding: Binding, survivors: Seats, attempt: AttemptId) -> None:
         """A8, then one share of each dealer."""

@@ -241,11 +241,18 @@ def test_a_result_tells_the_survivors_to_who_missed_the_certificate() -> None:
 def test_a_proven_liar_is_named_no_more() -> None:
     """Neither as an earlier survivor nor in the participation ledger, whatever came first."""
     known = history(parameters(1), E.SUBMITTED, E.UNMASKED)
-    lift = JournalRecord(event=E.LIFTED, attempt=parameters(2).attempt_id, survivors=(4,))
+    lift = JournalRecord(
+        event=E.LIFTED, attempt=parameters(2).attempt_id, message=STATE, survivors=(4,)
+    )
     known.apply(lift)
     add(known, parameters(2), E.SUBMITTED, E.UNMASKED)
     assert known.prior("training", STATE, RUN) == ((1, 2, 3),)
     assert known.certified() == [frozenset({1, 2, 3})] * 2
+    assert known.liars == {4}
+    # It spoiled a sum over this state; over others it may be an honest silo again.
+    add(known, parameters(3), E.SUBMITTED, E.UNMASKED, E.CLOSED, model=NEXT)
+    assert known.prior("training", NEXT, ELSEWHERE) == ((1, 2, 3, 4),)
+    assert known.certified()[-1] == {1, 2, 3, 4}
     late = SiloHistory([lift])
     add(late, parameters(1), E.SUBMITTED)
     assert late.prior("training", STATE, RUN) == (None,)
@@ -309,7 +316,7 @@ def lived(past: list[tuple[RunId, tuple[JournalEvent, ...], bytes]]) -> list[Jou
             JournalRecord(
                 event=event,
                 attempt=of.attempt_id,
-                message=event.value.encode() * 100,
+                message=model if event is E.LIFTED else event.value.encode() * 100,
                 survivors=_named(event, fate),
                 submission=submission(of, model) if event is E.SUBMITTED else None,
             )

@@ -225,7 +225,8 @@ def test_a_pinned_first_state() -> None:
         ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2, 3, 4}, None),
         ({"ledger_window": 4}, [{1, 2, 3, 4}], {2, 3, 4}, "ledger_window"),
         ({"ledger_window": 4}, [{2, 3, 4}], {1, 2, 3, 4}, "ledger_window"),
-        ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2, 3}, None),  # shows silo 4, not this one
+        ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2, 3}, "ledger_window"),  # shows one who is away
+        ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2}, None),
         ({"ledger_window": 2}, [{2, 3}, {4, 5}], {1, 2, 3, 4, 5}, "ledger_window"),
         ({"ledger_window": 1}, [{2, 3}, {4, 5}], {1, 2, 3, 4, 5}, None),
         ({"ledger_min_change": 2}, [], {2, 3, 4}, None),
@@ -238,14 +239,14 @@ def test_a_pinned_first_state() -> None:
 def test_the_participation_ledger(
     policy: dict[str, Any], earlier: list[set[int]], survivors: set[int], rule: str | None
 ) -> None:
-    """Off by default; asked of seat 1."""
+    """Off by default; every silo's input counts, not the own alone."""
     ask = SiloPolicy(**policy).check_ledger
     sums = [frozenset(item) for item in earlier]
     if rule is None:
-        ask(sums, frozenset(survivors), 1)
+        ask(sums, frozenset(survivors))
         return
     with pytest.raises(SurvivorsMismatchError, match=f"policy rule {rule}"):
-        ask(sums, frozenset(survivors), 1)
+        ask(sums, frozenset(survivors))
 
 
 def test_the_limits_themselves_are_allowed() -> None:
@@ -258,4 +259,4 @@ def test_the_limits_themselves_are_allowed() -> None:
 
 def test_without_a_ledger_nothing_is_compared() -> None:
     """Not even a sum of one: floors are others' business."""
-    SiloPolicy().check_ledger([frozenset({1, 2, 3})], frozenset({1}), 1)
+    SiloPolicy().check_ledger([frozenset({1, 2, 3})], frozenset({1}))

@@ -1,5 +1,6 @@
 """What a coordinator can make a silo keep, and what it can slip in beside a message."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from fl.errors import SpecMismatchError
 from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.testing import toy_task
@@ -24,45 +26,70 @@ from services.storage.silo import SiloStore
 from services.wire.calls import ProtocolEnvelope, VectorId, VectorReference
 
 ATTEMPT = AttemptId(run=RunId(bytes(range(16))), round=3, attempt=0)
+FEDERATION = make_federation(5)
+PLAN = TrainingPlan(
+    task=TaskPlan(name="fl.testing:toy_task"),
+    local=LocalPlan(local_steps=1, learning_rate=0.1),
+    rounds=2,
+    max_silos=5,
+)
 
 
-def test_the_tables_of_two_runs_are_kept_however_many_are_opened(tmp_path: Path) -> None:
-    """Whether a run is over is the coordinator's word alone."""
-    federation = make_federation(5)
-    plan = TrainingPlan(
-        task=TaskPlan(name="fl.testing:toy_task"),
-        local=LocalPlan(local_steps=1, learning_rate=0.1),
-        rounds=1,
-        max_silos=5,
-    )
+def _learner(store: SiloStore, folder: Path) -> Learner:
     settings = SiloConfig(
-        coordinator="127.0.0.1:8443",
-        directory=tmp_path,
-        storage=tmp_path,
-        task="fl.testing:toy_task",
+        coordinator="127.0.0.1:8443", directory=folder, storage=folder, task="fl.testing:toy_task"
     )
-    size = sum(value.size for value in toy_task({}).initial_model(0).values())
-    store = SiloStore(tmp_path / "store")
-    learner = Learner(
+    return Learner(
         config=settings,
         seat=1,
-        roster=federation.roster,
+        roster=FEDERATION.roster,
         store=store,
         ledgers=cast("SiloLedgers", SimpleNamespace(check_round=lambda *_: None)),
         rng=SeededRng(1),
         log=get_logger("silo"),
     )
+
+
+def _opening(plan: TrainingPlan, run: RunId, number: int = 1) -> RoundOpen:
+    size = sum(value.size for value in toy_task({}).initial_model(0).values())
+    parameters = make_parameters(
+        FEDERATION.roster,
+        vector_spec(plan, number, size),
+        run=run,
+        round=number,
+        training_plan=plan.digest(),
+        n_max=5,
+    )
+    return RoundOpen(parameters=parameters, plan=plan.document())
+
+
+def test_the_tables_of_two_runs_are_kept_however_many_are_opened(tmp_path: Path) -> None:
+    """Whether a run is over is the coordinator's word alone."""
+    store = SiloStore(tmp_path / "store")
+    learner = _learner(store, tmp_path)
     for number in range(5):
-        parameters = make_parameters(
-            federation.roster,
-            vector_spec(plan, 1, size),
-            run=RunId(number.to_bytes(16, "big")),
-            round=1,
-            training_plan=plan.digest(),
-            n_max=5,
-        )
-        learner.admit(RoundOpen(parameters=parameters, plan=plan.document()))
+        learner.admit(_opening(PLAN, RunId(number.to_bytes(16, "big"))))
     assert [run.hex[-1] for run in learner._participants] == ["3", "4"]
+    store.close()
+
+
+@pytest.mark.parametrize("since", ["nothing", "a restart", "two runs", "the end"])
+def test_a_run_keeps_the_plan_that_it_began_with(tmp_path: Path, since: str) -> None:
+    """What an operator has looked at is what is trained, whatever was forgotten meanwhile."""
+    store = SiloStore(tmp_path / "store")
+    learner = _learner(store, tmp_path)
+    learner.admit(_opening(PLAN, ATTEMPT.run))
+    match since:
+        case "a restart":
+            learner = _learner(store, tmp_path)
+        case "two runs":
+            for number in (1, 2):
+                learner.admit(_opening(PLAN, RunId(bytes([number]) * 16)))
+        case "the end":
+            learner.end(ATTEMPT.run)
+    with pytest.raises(SpecMismatchError, match="another plan than the run began with"):
+        learner.admit(_opening(replace(PLAN, weighting="hidden", n_cap=100), ATTEMPT.run, 2))
+    learner.admit(_opening(PLAN, ATTEMPT.run, 2))
     store.close()
 
 
