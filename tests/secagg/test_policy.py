@@ -226,7 +226,6 @@ def test_a_pinned_first_state() -> None:
         ({"ledger_window": 4}, [{1, 2, 3, 4}], {2, 3, 4}, "ledger_window"),
         ({"ledger_window": 4}, [{2, 3, 4}], {1, 2, 3, 4}, "ledger_window"),
         ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2, 3}, "ledger_window"),  # shows one who is away
-        ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2}, None),
         ({"ledger_window": 2}, [{2, 3}, {4, 5}], {1, 2, 3, 4, 5}, "ledger_window"),
         ({"ledger_window": 1}, [{2, 3}, {4, 5}], {1, 2, 3, 4, 5}, None),
         ({"ledger_min_change": 2}, [], {2, 3, 4}, None),
@@ -234,6 +233,7 @@ def test_a_pinned_first_state() -> None:
         ({"ledger_min_change": 2}, [{1, 2, 3, 4}], {1, 2, 3}, "ledger_min_change"),
         ({"ledger_min_change": 2}, [{1, 2, 3, 4}], {1, 2, 3, 5}, None),
         ({"ledger_min_change": 3}, [{1, 2, 3, 4}], {1, 2, 3, 5}, "ledger_min_change"),
+        ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2}, None),
     ],
 )
 def test_the_participation_ledger(
