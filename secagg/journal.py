@@ -242,7 +242,7 @@ class SiloHistory:
         """
         if trace.survivors is None:
             return None
-        liars = self._liars.get(trace.model_hash, frozenset())
+        liars = self._liars.get(trace.model_hash, ())
         return tuple(seat for seat in trace.survivors if seat not in liars)
 
     @property

@@ -87,8 +87,10 @@ def test_a_run_keeps_the_plan_that_it_began_with(tmp_path: Path, since: str) -> 
                 learner.admit(_opening(PLAN, RunId(bytes([number]) * 16)))
         case "the end":
             learner.end(ATTEMPT.run)
+        case _:
+            assert since == "nothing"
     with pytest.raises(SpecMismatchError, match="another plan than the run began with"):
-        learner.admit(_opening(replace(PLAN, weighting="hidden", n_cap=100), ATTEMPT.run, 2))
+        learner.admit(_opening(replace(PLAN, metrics=not PLAN.metrics), ATTEMPT.run, 2))
     learner.admit(_opening(PLAN, ATTEMPT.run, 2))
     store.close()
 
