@@ -62,6 +62,8 @@ class SiloRound:
         standpoint: where the silo left the run; None if it has settled no round of it (SA1 spec
             2.5 v). It may be set anew whenever a result has been settled, as while an attempt that
             was opened ahead waits for its state.
+        members: seats that U1 may hold, such as those that signed what the attempt is charged by;
+            None means any of the roster.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SiloRound:
         store: VectorStore,
         rng: Rng,
         standpoint: Standpoint | None = None,
+        members: frozenset[int] | None = None,
     ) -> None:
         if roster.seat(seat).identity_key != identity.public:
             raise ParameterError(
@@ -94,6 +97,7 @@ class SiloRound:
         self._store = store
         self._rng = rng
         self.standpoint = standpoint
+        self._members = members
         self._after = NONE_BEFORE
         self._accepted: View | None = None
         self._holdings: Holdings | None = None
@@ -222,9 +226,14 @@ class SiloRound:
         return effects
 
     def _on_keys(self, message: messages.Keys) -> list[SiloEffect]:
-        """A3: accept U1 and its keys, deal shares."""
+        """A3: accept U1 and its keys, deal shares; only members of U1 can ever open these."""
         self._view.accept_keys(message)
         self._policy.check_cohort(self.parameters, self._view.u1)
+        if self._members is not None and (others := set(self._view.u1) - self._members):
+            raise PolicyRefusedError(
+                f"U1: expected seats of {sorted(self._members)} only, it also holds "
+                f"{sorted(others)}"
+            )
         unsigned = self._own.deal(self._place, self._rng)
         share = messages.signed(unsigned, self._identity)
         self._own_root = share.root

@@ -120,6 +120,10 @@ class Learner:
                 del self._participants[run]  # it can be made again from what is stored
                 self._settled.pop(run, None)
 
+    def members(self, message: RoundOpen) -> frozenset[int] | None:
+        """Which seats the U1 of an admitted attempt may hold; None for any."""
+        return self.ledgers.members(message.parameters, parse_plan(message.plan))
+
     def _require_member(self, run: RunId) -> None:
         """Raise LeftRunError if this silo has left the run, unless it is admitted again."""
         memory = RunMemory(StoredMemory(self.store), run)

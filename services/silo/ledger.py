@@ -142,6 +142,21 @@ class SiloLedgers:
                 raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
         self._parameters[_key(parameters)] = parameters
 
+    def members(self, parameters: RoundParameters, plan: RunPlan) -> frozenset[int] | None:
+        """The seats that an attempt's U1 may have: silos that signed the plan; None without one.
+
+        A promise gives a charge back only because whoever else can open the attempt is counted
+        with S (docs/audit.md). Call it after `check_round`.
+        """
+        privacy = privacy_of(plan)
+        if privacy is None:
+            return None
+        committed = plan_entry(self._copy(parameters.run), privacy.digest.hex())
+        silos = None if committed is None else committed.body.get("silos")
+        signed = set(silos) if isinstance(silos, list | tuple) else set()
+        seats = self.roster().seats
+        return frozenset(one.index for one in seats if one.silo.name in signed)
+
     def charge(self, parameters: RoundParameters, plan: RunPlan) -> None:
         """Charge a round before it is trained.
 

@@ -362,7 +362,8 @@ class SiloNode:
         self._drop_finished(opened=attempt)
         await self._admit(message)
         self.runs.add(attempt.run)
-        self._live[attempt] = self._begin(attempt)
+        members = await asyncio.to_thread(self.learner.members, message)
+        self._live[attempt] = self._begin(attempt, members)
         self._forget_attempts()
         await self._shorten_journal()
         return self._live[attempt]
@@ -403,7 +404,7 @@ class SiloNode:
             rounds = ", ".join(map(str, others))
             raise ReplayError(f"{opened} was opened while {rounds} are open")
 
-    def _begin(self, attempt: AttemptId) -> AttemptDriver:
+    def _begin(self, attempt: AttemptId, members: frozenset[int] | None) -> AttemptDriver:
         """A live round: this process makes its secrets."""
         store = FileVectorStore(self._folder(attempt))
         protocol = SiloRound(
@@ -414,6 +415,7 @@ class SiloNode:
             history=self.history,
             store=store,
             rng=self.rng,
+            members=members,
         )
         return self._make_driver(attempt, protocol, store)
 

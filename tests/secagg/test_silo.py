@@ -363,6 +363,29 @@ def test_the_identity_must_be_the_rosters() -> None:
         )
 
 
+@pytest.mark.parametrize("members", [{1, 2, 3, 4}, {1, 2, 3, 4, 5, 6}, None])
+def test_a_cohort_beyond_the_members(members: set[int] | None) -> None:
+    """No share is dealt to a seat that the driver has not allowed."""
+    stage = Stage(5)
+    stage.silos[1] = SiloRound(
+        seat=1,
+        identity=stage.federation.identities[1],
+        roster=stage.roster,
+        policy=SiloPolicy(),
+        history=stage.histories[1],
+        store=stage.stores[1],
+        rng=SeededRng("members"),
+        members=None if members is None else frozenset(members),
+    )
+    stage.advertise()
+    if members is not None and 5 not in members:
+        stage.refuses(1, stage.keys(), PolicyRefusedError, r"\[1, 2, 3, 4\] only.* \[5\]")
+        assert 1 not in stage.all_of(messages.Share)
+    else:
+        stage.tell(1, stage.keys())
+        assert 1 in stage.all_of(messages.Share)
+
+
 def test_a_round_that_is_not_open_has_no_parameters() -> None:
     """Asking is the driver's mistake."""
     silo = Stage(4).silos[1]

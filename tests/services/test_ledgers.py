@@ -604,6 +604,19 @@ class TestTermsOfAnAttempt:
         with pytest.raises(LedgerRefusedError, match="has not signed"):
             mine.check_round(round_parameters(), TRAINING)
 
+    def test_only_who_signed_the_plan_may_be_in_the_cohort(self, tmp_path: Path) -> None:
+        """Else who can open the attempt is not who is counted when a charge comes back."""
+        coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+        coordinator.names = coordinator.names[:4]
+        coordinator.commit(mine)
+        coordinator.charge(1, 0, mine)
+        mine.check_round(round_parameters(), TRAINING)
+        assert mine.members(round_parameters(), TRAINING) == {1, 2, 3, 4}
+        plain = TrainingPlan(
+            task=TRAINING.task, local=TRAINING.local, rounds=1, max_silos=SILOS, metrics=False
+        )
+        assert mine.members(round_parameters(), plain) is None
+
     def test_a_regular_graph(self, tmp_path: Path) -> None:
         """There a neighborhood's threshold opens, and no quorum of all says anything."""
         coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")

@@ -13,8 +13,10 @@ from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.testing import toy_task
 from secagg.ids import AttemptId, RunId
+from secagg.journal import SiloHistory
 from secagg.messages import STATE, SUM, RoundOpen, StateNotice
 from secagg.policy import SiloPolicy
+from secagg.silo import SiloRound
 from secagg.testing import SeededRng, make_federation, make_parameters
 from services.config import SiloConfig
 from services.errors import InvalidRequestError
@@ -126,3 +128,20 @@ def test_few_promises_are_made_about_runs_that_never_reached_this_silo() -> None
     assert promised[0]
     assert not promised[-1]
     assert promise(ATTEMPT)
+
+
+def test_an_attempt_s_silo_knows_whom_its_cohort_may_hold(tmp_path: Path) -> None:
+    """What the ledger allows reaches the protocol, which refuses any other U1."""
+    federation = make_federation(3)
+    node = SimpleNamespace(
+        seat=1,
+        identity=federation.identities[1],
+        greeting=SimpleNamespace(roster=federation.roster),
+        policy=SiloPolicy(),
+        history=SiloHistory(),
+        rng=SeededRng(0),
+        _folder=lambda _: tmp_path,
+        _make_driver=lambda _, protocol, store: (store.close(), protocol)[1],
+    )
+    made = SiloNode._begin(cast("SiloNode", node), ATTEMPT, frozenset({1, 2}))
+    assert cast("SiloRound", made)._members == {1, 2}
