@@ -9,7 +9,7 @@ signed head. Every wait has a bound.
 import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -120,9 +120,15 @@ class RunLedger:
         book = await asyncio.to_thread(self._begin)
         if book.is_committed:
             return
+        draft = await asyncio.to_thread(self._plan_draft, book, seats, parameters)
+        await self._sign(draft, seats, least=len(seats), wait_s=wait_s, where=(1, 0))
+
+    def _plan_draft(
+        self, book: RunBook, seats: Sequence[int], parameters: RoundParameters
+    ) -> Entry:
+        """The draft of PLAN_COMMIT, the same after a restart: a silo signs one for a run."""
         least = smallest_cohort(parameters)
-        draft = await asyncio.to_thread(
-            book.draft_plan,
+        draft = book.draft_plan(
             silos=[self._silo(seat) for seat in seats],
             threshold=parameters.threshold(least),
             floor=parameters.floor(least),
@@ -130,7 +136,13 @@ class RunLedger:
             manifest=parameters.spec.encode(),
             time_utc=self._stamp(),
         )
-        await self._sign(draft, seats, least=len(seats), wait_s=wait_s, where=(1, 0))
+        path = ledger_path(self.folder, self.run).with_suffix(".draft")
+        if path.exists():
+            asked = Entry.from_line(path.read_bytes())
+            if replace(asked, time_utc=draft.time_utc).entry_hash == draft.entry_hash:
+                return asked
+        write_atomic(path, draft.to_line())
+        return draft
 
     async def charge(self, parameters: RoundParameters, seats: Sequence[int]) -> None:
         """Charge an attempt and tell its cohort, before it is opened.

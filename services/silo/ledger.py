@@ -21,6 +21,7 @@ from dp.charges import Charge, ChargeState, Release
 from dp.entries import Entry, Kind, signed_message
 from dp.errors import (
     BudgetExceededError,
+    EquivocationError,
     LedgerConflictError,
     LedgerIntegrityError,
     PlanError,
@@ -53,6 +54,7 @@ from services.ledger.run_book import ledger_path, plan_entry
 from services.observe.logs import Logger
 from services.silo.data_set import DataSet
 from services.silo.run_lines import check_run_lines
+from services.silo.said import FILE, PlanAnswer, Said
 from services.storage.ledger import FileLedgerStore
 
 LEDGERS: Final = "ledgers"
@@ -231,6 +233,8 @@ class SiloLedgers:
         except BudgetExceededError as error:
             self.log.warning("budget-spent", run=run.hex, reason=str(error))
             return self._answer(run, code=BudgetExhaustedError.__name__, reason=SPENT)
+        except BudgetExhaustedError as error:  # said before
+            return self._answer(run, code=type(error).__name__, reason=str(error))
         except (PrivacyError, BadSignatureError) as error:
             if not isinstance(error, LedgerConflictError | PlanError):
                 self._broken[run] = str(error)
@@ -250,8 +254,7 @@ class SiloLedgers:
             entry = Entry.from_line(line)
             if place < len(known):
                 if known[place].entry_hash != entry.entry_hash:
-                    key = self.roster().coordinator_key
-                    prove_equivocation(known[place], entry, writer=COORDINATOR, key=key)
+                    self._require_one_history(notice.run, known[place], entry)
                 continue
             if place > len(known) + len(fresh):
                 return  # lines are missing in between; the answer says how many are here
@@ -265,6 +268,19 @@ class SiloLedgers:
         data_set = self.data_set if fresh else None
         if data_set is not None:
             data_set.recover(ledger)
+
+    def _require_one_history(self, run: RunId, known: Entry, other: Entry) -> None:
+        """Keep the proof where two entries stand at one place: the run is over here, for good.
+
+        Raises:
+            EquivocationError, LedgerIntegrityError: as `prove_equivocation`.
+        """
+        key = self.roster().coordinator_key
+        try:
+            prove_equivocation(known, other, writer=COORDINATOR, key=key)
+        except EquivocationError:
+            self._said.note_broken(run, (known, other))
+            raise
 
     def _check(self, known: Sequence[Entry], fresh: Sequence[Entry], notice: LedgerNotice) -> None:
         entries = [*known, *fresh]
@@ -326,11 +342,43 @@ class SiloLedgers:
         budget = self.budget
         if budget is None:
             raise PlanError("this silo's settings name no data set to charge; add [privacy]")
+        self._answer_once(entry, plan, budget)
+
+    def _answer_once(self, entry: Entry, plan: PrivacyPlan, budget: Budget) -> None:
+        """Say whether a round of the plan fits the budget, to one draft of a run.
+
+        Raises:
+            PlanError: another draft of this run was answered, or too many runs' were.
+            BudgetExhaustedError: this draft was refused before.
+            BudgetExceededError: it is now.
+        """
+        run = RunId.parse(entry.run_id)
+        before = self._said.plan(run)
+        if before is not None and before.draft != entry.entry_hash:
+            raise PlanError(
+                "PLAN_COMMIT: this silo has answered another draft of this run's plan; it answers "
+                "one, so begin a new run"
+            )
+        if before is not None:
+            if not before.is_signed:
+                raise BudgetExhaustedError(SPENT)
+            return
+        budget.refresh()
+        charged = {one.run_id for one in budget.charges if one.state is not ChargeState.RETURNED}
+        self._said.require_room(self.now(), charged)
         limit = budget.account.epsilon
         intent = intent_for(plan, run_id=entry.run_id, round_number=1, epsilon=limit)
         decision = budget.check(intent, time_utc=self._stamp())
+        fits = not isinstance(decision, Deny)
+        answer = PlanAnswer(draft=entry.entry_hash, is_signed=fits)
+        self._said.note_plan(run, answer, self.now())
+        self.log.info("plan-answered", run=run.hex, plan=plan.digest.hex(), signed=fits)
         if isinstance(decision, Deny):
             raise BudgetExceededError(decision.eps_after, decision.limit, budget.account.data_set)
+
+    @property
+    def _said(self) -> Said:
+        return Said(self.folder)
 
     def _accept_release(self, entry: Entry, ledger: Ledger) -> None:
         """A survivor vouches for the release of what it has charged itself."""
@@ -389,6 +437,10 @@ class SiloLedgers:
         """
         if parameters.run in self._broken:
             raise LedgerRefusedError(f"the run's ledger: {self._broken[parameters.run]}")
+        if self._said.broken(parameters.run):
+            raise LedgerRefusedError(
+                f"the run's ledger: its coordinator has signed two histories; {FILE} has both"
+            )
         digest = privacy.digest.hex()
         ledger = self._copy(parameters.run)
         committed = plan_entry(ledger, digest)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,19 @@ def test_a_plan_that_a_silo_does_not_sign_begins_no_run(tmp_path: Path) -> None:
     world = World(tmp_path, silent=(2,))
     with pytest.raises(LedgerUnsignedError, match=f"{ROSTER.seat(2).silo.name}: no answer"):
         world.run(world.ledger.commit(ROSTER.indices, parameters(), wait_s=0.5))
+
+
+def test_a_coordinator_that_dies_before_all_have_signed_asks_for_the_same(tmp_path: Path) -> None:
+    """A silo signs one PLAN_COMMIT of a run; a clock that went on makes no other one."""
+    world = World(tmp_path, silent=(2,))
+    with pytest.raises(LedgerUnsignedError):
+        world.run(world.ledger.commit(ROSTER.indices, parameters(), wait_s=0.5))
+    world.silent = ()
+    world.mailboxes = {seat: Mailbox() for seat in ROSTER.indices}
+    world.ledger = world.opened()
+    world.ledger.now = lambda: now() + timedelta(minutes=5)
+    world.run(world.ledger.commit(ROSTER.indices, parameters(), wait_s=20.0))
+    assert world.ledger.committed_n_c() == 1
 
 
 def test_a_silo_whose_budget_is_spent_ends_the_run_as_exhausted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Ledgers between coordinator and silos: what is charged, signed, given back and refused."""
 
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from services.ledger.proofs import gather, is_promise, read_proof
 from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.silo.data_set import data_set_path
 from services.silo.ledger import SiloLedgers
+from services.silo.said import FILE
 from services.storage.ledger import FileLedgerStore
 from tests.services.private_run import NOW, PrivateRun, budget
 
@@ -991,3 +993,89 @@ class TestAHostileCoordinator:
         answer = self.one.receive(self.coordinator.notice(draft=draft))
         assert not answer.signature
         assert "before" in answer.reason
+
+
+class TestWhatASiloHasSaid:
+    """One answer to a run's plan, and no forgotten proof."""
+
+    @pytest.fixture(autouse=True)
+    def _set_up(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "silo"
+        self.tmp = tmp_path
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_two_sets_of_signers_of_one_plan(self, restarted: bool) -> None:
+        """The same draft is signed again, another one never, whether it was appended or not."""
+        coordinator, mine = Coordinator(self.tmp / "run"), silo(self.folder)
+        draft = coordinator.draft_plan()
+        first = mine.receive(coordinator.notice(draft=draft))
+        assert first.signature
+        if restarted:
+            mine = silo(self.folder)
+        coordinator.names = coordinator.names[:4]
+        other = mine.receive(coordinator.notice(draft=coordinator.draft_plan()))
+        assert not other.signature
+        assert "another draft" in other.reason
+        assert mine.receive(coordinator.notice(draft=draft)).signature == first.signature
+        coordinator.charge(1, 0)  # what is refused is the draft, not the run
+
+    def test_what_is_left_cannot_be_found_by_asking(self) -> None:
+        """Drafts of ever other plans in one run get one answer, the same after a restart."""
+        coordinator = Coordinator(self.tmp / "run")
+        first = coordinator.draft_plan()
+        poor = silo(self.folder, settings=budget(epsilon=1))
+        refused = poor.receive(coordinator.notice(draft=first))
+        assert refused.code == BudgetExhaustedError.__name__
+        rich = silo(self.folder)  # the limit was raised: the answer stays
+        again = rich.receive(coordinator.notice(draft=first))
+        assert (again.code, again.reason) == (refused.code, refused.reason)
+        for z in (1.5, 3.0, 30.0):
+            plan = replace(PLAN, z=z, allow_low_utility=True)
+            asked = Coordinator(self.tmp / f"run{z}", plan)
+            body = plan_commit_body(plan, silos=asked.names, **asked.terms, manifest="")
+            draft = coordinator.book.ledger.draft(
+                Kind.PLAN_COMMIT, body, time_utc=NOW, run_id=coordinator.parameters.run.hex
+            ).signed_by(Party(COORDINATOR, FEDERATION.coordinator))
+            answer = rich.receive(coordinator.notice(draft=draft))
+            assert answer.code == "PlanError"
+            assert "another draft" in answer.reason
+
+    def test_nor_by_asking_for_ever_other_runs(self) -> None:
+        """Eight that cost nothing; what was charged is not counted, nor what was long ago."""
+        mine = silo(self.folder)
+        paid = Coordinator(self.tmp / "paid")
+        paid.commit(mine)
+        paid.charge(1, 0, mine)
+        mine.check_round(round_parameters(), TRAINING)
+        mine.charge(round_parameters(), TRAINING)
+        answers = []
+        for number in range(10):
+            other = Coordinator(self.tmp / str(number), run=RunId(number.to_bytes(16)))
+            answers.append(mine.receive(other.notice(draft=other.draft_plan())))
+        assert [bool(one.signature) for one in answers] == [True] * 8 + [False] * 2
+        assert "8 runs within 7 days" in answers[-1].reason
+        mine.now = lambda: datetime(2026, 12, 8, 12, tzinfo=UTC)
+        last = Coordinator(self.tmp / "9", run=RunId((9).to_bytes(16)))
+        assert mine.receive(last.notice(draft=last.draft_plan())).signature
+
+    def test_two_histories_are_remembered_with_their_proof(self) -> None:
+        """After a restart the run stays refused; both signed entries are on the disk."""
+        coordinator, mine = Coordinator(self.tmp / "run"), silo(self.folder)
+        coordinator.commit(mine)
+        coordinator.charge(1, 0, mine)
+        run = coordinator.parameters.run
+        store = FileLedgerStore(ledger_path(self.tmp / "fork", run))
+        for place, line in enumerate(coordinator.book.lines(0)[:-1]):
+            store.append(line, expected_lines=place)
+        writer = Party(COORDINATOR, FEDERATION.coordinator)
+        forked = RunBook(self.tmp / "fork", run, writer, PLAN)
+        forked.charge(1, 7, time_utc=NOW)
+        notice = LedgerNotice(run=run, first=0, lines=tuple(forked.lines(0)))
+        for _ in range(2):
+            assert mine.receive(notice).code == "EquivocationError"
+        with pytest.raises(LedgerRefusedError, match="two histories"):
+            silo(self.folder).check_round(round_parameters(), TRAINING)
+        kept = [json.loads(one) for one in FileLedgerStore(self.folder / FILE).read(0)]
+        (proof,) = [one["entries"] for one in kept if one["kind"] == "two-histories"]
+        wanted = [coordinator.book.lines(0)[-1], forked.lines(0)[-1]]
+        assert [one.encode() for one in proof] == wanted
