@@ -613,7 +613,7 @@ class TestTermsOfAnAttempt:
         coordinator.commit(mine)
         coordinator.charge(1, 0, mine)
         mine.check_round(round_parameters(), TRAINING)
-        assert mine.members(round_parameters(), TRAINING) == {1, 2, 3, 4}
+        assert mine.members(round_parameters(), TRAINING) == frozenset({1, 2, 3, 4})
         plain = TrainingPlan(
             task=TRAINING.task, local=TRAINING.local, rounds=1, max_silos=SILOS, metrics=False
         )

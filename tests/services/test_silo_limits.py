@@ -144,4 +144,4 @@ def test_an_attempt_s_silo_knows_whom_its_cohort_may_hold(tmp_path: Path) -> Non
         _make_driver=lambda _, protocol, store: (store.close(), protocol)[1],
     )
     made = SiloNode._begin(cast("SiloNode", node), ATTEMPT, frozenset({1, 2}))
-    assert cast("SiloRound", made)._members == {1, 2}
+    assert cast("SiloRound", made)._members == frozenset({1, 2})
