@@ -32,6 +32,7 @@ _SETTLED: Final = "settled"
 _NEXT: Final = "next"
 _LEAVING: Final = "leaving"
 _GONE: Final = "gone"
+_SUMS: Final = "sums"
 _SECRET: Final = "secret"  # noqa: S105 (an entry's name)
 _SECRET_BYTES: Final = 32
 # An entry's round stands before its tensors, so that it can be asked for without reading them.
@@ -140,6 +141,14 @@ class RunMemory:
     def keep_pending(self, number: int, tensors: State) -> None:
         """Remember what a contribution implies, until its fate is known."""
         self._write({_PENDING: u64(number) + encode_state(tensors)})
+
+    def keep_sums(self, sums: bytes) -> None:
+        """Remember a statistics run's checked sums, from which its next one follows."""
+        self._write({_SUMS: sums})
+
+    def sums(self) -> bytes | None:
+        """Return what `keep_sums` was given last, if anything."""
+        return self._read(_SUMS)
 
     def settle(self, number: int, following: bytes | None, *, keeps: bool) -> None:
         """Note a round's end, in one write; an earlier round's takes nothing back.

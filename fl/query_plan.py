@@ -1,12 +1,13 @@
-"""The plan of a statistics run: which query, what for, and what noise; and the state between sums.
+"""The plan of a statistics run: which query, what for, and what noise; and what it comes to.
 
-A statistics query falls under SA1 spec 2.5 (v), so the state that a sum is bound to is the query
-itself, with what was summed before it: neither who is asked, nor how much noise there shall be, nor
-what the run is called is in it. Silos that were in a sum of a query refuse one over other silos,
-in this run and in every later one.
+A statistics query falls under SA1 spec 2.5 (v). Two exact sums over silos that differ by one show
+that one's part wherever the queries overlap, and every query holds the number of rows, so all exact
+sums are bound to one and the same state (`bound_to`), whatever they ask: silos that were in one
+refuse any other over other silos, in this run and in every later one. What is asked stands in the
+plan, whose digest each round names.
 
 `describe` is one sum. `advise` is two: the totals, and how far each silo lies from them, which each
-computes from totals that it has checked itself.
+computes from totals that it has checked itself, and keeps.
 """
 
 import json
@@ -27,6 +28,7 @@ from fl.private_queries import query_plan, query_spec, released
 from fl.queries import StatisticsQuery, StatisticsResult
 from fl.statistics import IntVector
 from secagg.canonical import digest
+from secagg.ids import RunId
 from secagg.parameters import VectorSpec
 
 _MAX_SILOS: Final = 200
@@ -175,7 +177,7 @@ class QueryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QueryState:
-    """What a sum is bound to: the query, and what was summed before.
+    """What a query has come to: its columns, and their sums so far.
 
     Attributes:
         query: the columns.
@@ -226,6 +228,17 @@ class QueryState:
     def with_sum(self, total: Sums) -> "QueryState":
         """Return the state after another sum."""
         return QueryState(query=self.query, sums=(*self.sums, dict(total)))
+
+
+def bound_to(plan: QueryPlan, run: RunId) -> bytes:
+    """Return the state that every sum of a run is bound to: what SA1 spec 2.5 (v) compares.
+
+    Exact sums have one for all queries and runs. A noised query is charged wherever it is answered,
+    so its plan waives the rule by name between runs: its state is its run's own.
+    """
+    if plan.privacy:
+        return fields.dump({"run": run.hex, "statistics": "noised"})
+    return fields.dump({"statistics": "exact"})
 
 
 def result_of(plan: QueryPlan, state: QueryState) -> StatisticsResult:

@@ -1,8 +1,9 @@
 """A statistics run's two sides: what the coordinator sums next, and what a silo answers.
 
-Security: the coordinator's part sees released sums only. A silo answers a state that is the plan's
-own query with sums that have the plan's form; whether it is the state that must follow, and over
-which silos it may be summed again, `secagg.silo` decides (SA1 spec 2.5 v).
+Security: the coordinator's part sees released sums only. A silo answers the plan's own query, bound
+to the state that `fl.query_plan.bound_to` gives; over which silos it may be summed, `secagg.silo`
+decides (SA1 spec 2.5 v). What follows from an earlier sum it computes from its own copy, never from
+one that came.
 """
 
 import json
@@ -23,7 +24,7 @@ from fl.ports import SiloMemory
 from fl.privacy import privacy_of
 from fl.private_queries import count_noise, noised_answer, require_rows
 from fl.queries import Columns, StatisticsResult
-from fl.query_plan import QueryPlan, QueryState, result_of
+from fl.query_plan import QueryPlan, QueryState, bound_to, result_of
 from fl.rounds import (
     MAX_ATTEMPTS,
     Course,
@@ -50,21 +51,33 @@ class QueryRun(Course):
 
     Args:
         plan: what is asked.
+        run: the run's id.
         names: seat to silo name of the enrolled silos.
         max_attempts: tries of one sum before the run fails.
     """
 
     def __init__(
-        self, plan: QueryPlan, *, names: Mapping[int, str], max_attempts: int = MAX_ATTEMPTS
+        self,
+        plan: QueryPlan,
+        *,
+        run: RunId,
+        names: Mapping[int, str],
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         super().__init__(names, max_silos=plan.max_silos, max_attempts=max_attempts)
         self.plan: Final = plan
+        self._run: Final = run
         self._state = QueryState(query=plan.query)
 
     @property
     def state(self) -> bytes:
-        """The canonical bytes of the current state."""
+        """The canonical bytes of the columns and their sums so far."""
         return self._state.encode()
+
+    @property
+    def basis(self) -> bytes:
+        """The state that each of the run's sums is bound to."""
+        return bound_to(self.plan, self._run)
 
     def preview(self) -> RoundPreview | None:
         """The sum after the current one, if there is another."""
@@ -114,7 +127,8 @@ class QueryRun(Course):
 
     def snapshot(self) -> bytes:
         """Return all that `restore` needs to go on."""
-        return encode(_SNAPSHOT, self.plan.document(), fields.dump(self._counters()), self.state)
+        counters = {**self._counters(), "run": self._run.hex}
+        return encode(_SNAPSHOT, self.plan.document(), fields.dump(counters), self.state)
 
     @classmethod
     def restore(cls, snapshot: bytes, names: Mapping[int, str]) -> Self:
@@ -133,6 +147,7 @@ class QueryRun(Course):
         counters = json.loads(told)
         run = cls(
             plan := QueryPlan.parse(document),
+            run=RunId.parse(counters["run"]),
             names=known_names(counters, names),
             max_attempts=counters["max_attempts"],
         )
@@ -215,10 +230,11 @@ class QueryParticipant:
         """Return the silo's answer; the same in every attempt, but for noise, which is fresh.
 
         Raises:
-            SpecMismatchError: the state is not the one that this sum of the query works on.
+            SpecMismatchError: the sum is bound to another state, or follows from one that this silo
+                has not settled.
             DataError: the table's sums are too large.
         """
-        state = self._read(parameters.round, state_bytes)
+        state = self._before(parameters.round, state_bytes)
         if parameters.round > 1:
             return self._divergence(state)
         if self._privacy is None:
@@ -227,24 +243,39 @@ class QueryParticipant:
         return noised_answer(self._plan.query, self._table, self._privacy, source)
 
     def settle(self, aggregate: Aggregate, state_bytes: bytes, /) -> bytes:
-        """Add the verified sum to the state; return the next state's bytes."""
+        """Add the verified sum to those before it; return their bytes.
+
+        Raises:
+            SpecMismatchError: it is bound to another state, or follows from a sum that this silo has
+                not settled.
+        """
         parameters = aggregate.parameters
         if model_hash(parameters.kind, state_bytes) != aggregate.state_hash:
             raise SpecMismatchError("the sum was computed on another state than the one given")
-        state = self._read(parameters.round, state_bytes)
+        state = self._before(parameters.round, state_bytes)
         following = state.with_sum(aggregate.values).encode()
-        is_last = parameters.round == self._plan.last_round
-        required = None if is_last else model_hash(RoundKind.STATISTICS, following)
-        self._memory.settle(parameters.round, required, keeps=False)
+        if parameters.round == self._plan.last_round:
+            self._memory.settle(parameters.round, None, keeps=False)
+        else:
+            self._memory.keep_sums(following)
+            self._memory.settle(parameters.round, aggregate.state_hash, keeps=False)
         return following
 
-    def _read(self, number: int, state_bytes: bytes) -> QueryState:
-        state = QueryState.decode(state_bytes, self._plan)
-        if len(state.sums) != number - 1:
+    def _before(self, number: int, state_bytes: bytes) -> QueryState:
+        """Return the sums that sum `number` follows from, as this silo has checked them."""
+        if state_bytes != bound_to(self._plan, self._run):
             raise SpecMismatchError(
-                f"round {number}: expected a state with {number - 1} sums, got {len(state.sums)}"
+                f"round {number}: expected the state that all exact statistics have, or a noised "
+                "query's own; both sides need the same version"
             )
-        return state
+        if number == 1:
+            return QueryState(query=self._plan.query)
+        kept = self._memory.sums()
+        if kept is None:
+            raise SpecMismatchError(
+                f"round {number}: this silo has not settled the sum before it; ask anew"
+            )
+        return QueryState.decode(kept, self._plan)
 
     def _divergence(self, state: QueryState) -> dict[str, IntVector]:
         """Return in which range the larger of the two distances from all silos together lies."""

@@ -302,7 +302,12 @@ class Course(ABC):
     @property
     @abstractmethod
     def state(self) -> bytes:
-        """The canonical bytes of the current state: what the silos work on."""
+        """The canonical bytes of what the run has come to: its model, or the sums so far."""
+
+    @property
+    def basis(self) -> bytes:
+        """The canonical bytes of what silos work on next: the state, if nothing else is said."""
+        return self.state
 
     @abstractmethod
     def preview(self) -> RoundPreview | None:
@@ -384,8 +389,8 @@ class Course(ABC):
             is_refresh=self._is_refresh,
             spec=self._spec(),
             coefficients=COMMON_COEFFICIENTS,
-            state=self.state,
-            state_hash=model_hash(kind, self.state),
+            state=self.basis,
+            state_hash=model_hash(kind, self.basis),
         )
 
     def admit(self, seat: int, name: str) -> None:
@@ -455,7 +460,7 @@ class Course(ABC):
         self._require_running()
         got = (parameters.kind, parameters.round, parameters.attempt, aggregate.state_hash)
         kind = self._kind()
-        if got != (kind, self._number, self._attempt, model_hash(kind, self.state)):
+        if got != (kind, self._number, self._attempt, model_hash(kind, self.basis)):
             raise RunStateError(
                 f"expected the sum of round {self._number}, attempt {self._attempt} on the "
                 f"current state; got round {parameters.round}, attempt {parameters.attempt}"

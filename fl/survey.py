@@ -115,7 +115,7 @@ def _answered(
         raise DataError(f"a secure sum needs three silos at least, got {len(tables)}")
     federation = make_federation(len(tables), seed=seed)
     names = dict(zip(federation.roster.indices, sorted(tables), strict=True))
-    run = QueryRun(plan, names=names)
+    run = QueryRun(plan, run=_RUN, names=names)
     silos = {
         seat: QueryParticipant(plan, run=_RUN, table=tables[name], memory=DictMemory(), noise=noise)
         for seat, name in names.items()

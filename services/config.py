@@ -127,7 +127,8 @@ class Policy(Settings):
         privacy_plans, first_states: likewise, of privacy plans and of states to start from.
         statistics: which queries of `secagg stats` this silo answers: none, those with noise, or
             exact ones, too. A data set with a budget is never summed without noise.
-        statistics_columns: the only columns that queries may name; unset means any of the table.
+        statistics_columns: the only columns that queries may name; unset means none of an exact
+            one and, as its noise is charged, any of a noised one.
     """
 
     n_c: Annotated[int, Field(ge=0)] | None = None
@@ -150,7 +151,7 @@ class Policy(Settings):
     max_redundancy: Annotated[int, Field(ge=0)] = 0
     min_redundancy: Annotated[int, Field(ge=0)] = 0
     own_chunks: Annotated[int, Field(ge=0)] | None = None
-    statistics: Literal["refuse", "noised", "exact"] = "exact"
+    statistics: Literal["refuse", "noised", "exact"] = "noised"
     statistics_columns: Many[Annotated[str, Field(min_length=1)]] | None = None
 
     def silo_policy(self) -> SiloPolicy:

@@ -383,7 +383,7 @@ class RunDesk:
             settlements=Settlements(run=record.run, hub=hub, store=self.store, log=log),
             plan=plan,
             course=course,
-            begin=_beginning(plan, snapshot),
+            begin=_beginning(plan, record.run, snapshot),
             min_silos=config.run.min_silos or plan.max_silos,
             hub=hub,
             store=self.store,
@@ -513,13 +513,13 @@ def _summary(record: RunRecord, *, rounds_done: int) -> RunSummary:
 
 
 def _beginning(
-    plan: TrainingPlan | QueryPlan, snapshot: bytes
+    plan: TrainingPlan | QueryPlan, run: RunId, snapshot: bytes
 ) -> Callable[[Mapping[int, str]], Course]:
     """How a run begins, once its first cohort is there."""
 
     def begin(names: Mapping[int, str]) -> Course:
         if isinstance(plan, QueryPlan):
-            return QueryRun(plan, names=names)
+            return QueryRun(plan, run=run, names=names)
         return TrainingRun(
             plan,
             model=decode_state(snapshot, MAX_STATE_BYTES),

@@ -1,8 +1,9 @@
 """Which statistics queries this silo answers, and from which table.
 
-A query is answered from the table that this silo trains on, and only as its settings allow: `exact`
-answers both kinds, but a data set with a budget is never summed without noise, which would cost
-infinitely much (privacy.md 4.5); `noised` answers none without noise; `refuse` none at all.
+A query is answered from the table that this silo trains on, and only as its settings allow:
+`noised`, the default, answers none without noise; `exact` both kinds, exact ones about the columns
+only that `statistics_columns` names, and none of a data set with a budget, which would cost
+infinitely much (privacy.md 4.5); `refuse` answers none at all.
 """
 
 from fl.errors import QueryRefusedError
@@ -31,9 +32,14 @@ def check_query(plan: QueryPlan, config: SiloConfig) -> None:
     if plan.privacy:
         return  # whether there is a budget, and whether it allows this, its ledger says
     if rule == "noised":
-        why = "policy rule statistics = noised"
+        why = "policy rule statistics = noised (this is the default)"
     elif config.privacy is not None:
         why = "this silo's data set has a privacy budget"
+    elif allowed is None:
+        raise QueryRefusedError(
+            "policy rule statistics_columns: exact sums only of columns that this silo names, and "
+            "it names none"
+        )
     else:
         return
     instead = "--z, --delta, --adjacency and --most-rows"

@@ -110,7 +110,7 @@ def participants(plan: QueryPlan) -> dict[int, QueryParticipant]:
 
 def test_a_description_is_one_sum() -> None:
     """Its result is the pooled table's, and the file that is kept says it again."""
-    run, silos = QueryRun(DESCRIBE, names=NAMES), participants(DESCRIBE)
+    run, silos = QueryRun(DESCRIBE, run=RUN, names=NAMES), participants(DESCRIBE)
     request = asked(run)
     assert (request.kind, request.number, run.preview()) == (RoundKind.STATISTICS, 1, None)
     report = run.receive(summed(DESCRIBE, request, silos))
@@ -129,7 +129,7 @@ def test_a_description_is_one_sum() -> None:
 
 def test_advice_is_two_sums_and_silos_know_the_second_ones_state() -> None:
     """A silo that was in the first sum accepts exactly what follows from it."""
-    run, silos = QueryRun(ADVISE, names=NAMES), participants(ADVISE)
+    run, silos = QueryRun(ADVISE, run=RUN, names=NAMES), participants(ADVISE)
     first = asked(run)
     ahead = run.preview()
     assert ahead is not None
@@ -139,7 +139,7 @@ def test_advice_is_two_sums_and_silos_know_the_second_ones_state() -> None:
     assert (second.number, second.spec) == (2, ahead.spec)
     for silo in silos.values():
         assert silo.standpoint() is None
-        assert silo.settle(total, first.state) == second.state
+        assert silo.settle(total, first.state) == run.state
         assert silo.standpoint() == Standpoint(round=1, model_hash=second.state_hash)
         silo.check(parameters_of(ADVISE, second), ADVISE.document())
     last = summed(ADVISE, second, silos)
@@ -150,12 +150,13 @@ def test_advice_is_two_sums_and_silos_know_the_second_ones_state() -> None:
     assert finished.status is RunStatus.COMPLETED
     state = silos[1].settle(last, second.state)
     assert state == finished.state
+    assert silos[1].settle(last, second.state) == state  # the result came again
     assert silos[1].standpoint() == Standpoint(round=1, model_hash=second.state_hash)
 
 
 def test_a_run_goes_on_after_a_restart() -> None:
     """Between two sums, in a second attempt, with the names it began with."""
-    run, silos = QueryRun(ADVISE, names=NAMES), participants(ADVISE)
+    run, silos = QueryRun(ADVISE, run=RUN, names=NAMES), participants(ADVISE)
     run.fail("too few")
     run.receive(summed(ADVISE, asked(run), silos))
     run.fail("too few")
@@ -168,7 +169,7 @@ def test_a_run_goes_on_after_a_restart() -> None:
 
 def test_three_failures_end_the_run_and_a_wrong_sum_is_no_sum() -> None:
     """The reason is kept; a sum of another attempt is refused."""
-    run = QueryRun(DESCRIBE, names=NAMES, max_attempts=3)
+    run = QueryRun(DESCRIBE, run=RUN, names=NAMES, max_attempts=3)
     early = summed(DESCRIBE, asked(run), participants(DESCRIBE))
     assert [run.fail("no answer").retried for _ in range(2)] == [True, True]
     with pytest.raises(RunStateError, match="attempt 2"):
@@ -178,12 +179,12 @@ def test_three_failures_end_the_run_and_a_wrong_sum_is_no_sum() -> None:
     assert isinstance(ended, RunFinished)
     assert "no answer" in ended.reason
     with pytest.raises(RunStateError, match="room for 4"):
-        QueryRun(DESCRIBE, names={seat: str(seat) for seat in range(1, 6)})
+        QueryRun(DESCRIBE, run=RUN, names={seat: str(seat) for seat in range(1, 6)})
 
 
 def test_a_noised_answer_is_fresh_in_every_attempt_and_says_its_price() -> None:
     """Noise is never repeated; what it costs stands in the report; a wrapped sum is an alarm."""
-    run = QueryRun(NOISED, names=NAMES)
+    run = QueryRun(NOISED, run=RUN, names=NAMES)
     silo = QueryParticipant(NOISED, run=RUN, table=table(1), memory=DictMemory())
     request = asked(run)
     first, again = (
@@ -200,7 +201,7 @@ def test_a_noised_answer_is_fresh_in_every_attempt_and_says_its_price() -> None:
         state_hash=total.state_hash,
         public_coins=b"",
     )
-    made = QueryRun(NOISED, names=NAMES).receive(wrapped)
+    made = QueryRun(NOISED, run=RUN, names=NAMES).receive(wrapped)
     assert isinstance(made, RoundFailure)
     assert not made.retried
     report = run.receive(total)
@@ -214,13 +215,22 @@ def test_a_noised_answer_is_fresh_in_every_attempt_and_says_its_price() -> None:
     assert "10" not in str(caught.value)
 
 
-def test_the_state_is_the_query_and_nothing_else() -> None:
-    """Neither who may take part, nor what for, nor the noise is an escape from 2.5 (v)."""
-    states = {QueryRun(plan, names=NAMES).state for plan in (DESCRIBE, ADVISE, NOISED)}
-    states.add(
-        QueryRun(QueryPlan(kind=QueryKind.DESCRIBE, query=QUERY, max_silos=9), names={}).state
-    )
-    assert len(states) == 1
+def test_all_exact_sums_are_bound_to_one_state() -> None:
+    """Neither what is asked, nor who may take part, nor the run is an escape from 2.5 (v)."""
+    other = StatisticsQuery(categorical=QUERY.categorical)
+    runs = [QueryRun(plan, run=RUN, names=NAMES) for plan in (DESCRIBE, ADVISE)]
+    runs.append(QueryRun(DESCRIBE, run=RunId(b"another run, yes"), names=NAMES))
+    plan = QueryPlan(kind=QueryKind.DESCRIBE, query=other, max_silos=9)
+    runs.append(QueryRun(plan, run=RUN, names={}))
+    hashes = {asked(run).state_hash for run in runs}
+    runs[1].receive(summed(ADVISE, asked(runs[1]), participants(ADVISE)))
+    hashes.add(asked(runs[1]).state_hash)  # of the second sum
+    assert len(hashes) == 1
+    noised = {
+        asked(QueryRun(NOISED, run=run, names=NAMES)).state_hash
+        for run in (RUN, RunId(b"another run, yes"))
+    }
+    assert len(noised | hashes) == 3
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,7 @@ def test_the_state_is_the_query_and_nothing_else() -> None:
 )
 def test_a_silo_refuses_what_the_plan_does_not_say(changes: dict[str, Any]) -> None:
     """By the field that differs."""
-    silo, request = participants(DESCRIBE)[1], asked(QueryRun(DESCRIBE, names=NAMES))
+    silo, request = participants(DESCRIBE)[1], asked(QueryRun(DESCRIBE, run=RUN, names=NAMES))
     silo.check(parameters_of(DESCRIBE, request), DESCRIBE.document())
     spec = changes.pop("spec", request.spec)
     values = {"training_plan": DESCRIBE.digest(), "n_c": 0, "run": RUN, "kind": "statistics"}
@@ -248,7 +258,7 @@ def test_a_silo_refuses_what_the_plan_does_not_say(changes: dict[str, Any]) -> N
 
 def test_a_silo_does_not_answer_for_less_noise() -> None:
     """The round must name the plan's own noise, and honest shares enough."""
-    silo, request = participants(NOISED)[1], asked(QueryRun(NOISED, names=NAMES))
+    silo, request = participants(NOISED)[1], asked(QueryRun(NOISED, run=RUN, names=NAMES))
     silo.check(parameters_of(NOISED, request), NOISED.document())
     for changes in ({"dp": b""}, {"h_dp": 1}, {"n_c": 0}):
         with pytest.raises(SpecMismatchError):
@@ -322,15 +332,37 @@ def test_a_state_that_is_not_the_querys_is_refused(data: bytes) -> None:
 
 
 def test_a_sum_is_answered_on_its_own_state_only() -> None:
-    """The first sum's state has no sum yet, the second one's has one."""
-    silo, run = participants(ADVISE)[1], QueryRun(ADVISE, names=NAMES)
+    """A noised query's is its run's; an exact one's holds no sum that a silo might believe."""
+    silo, run = participants(ADVISE)[1], QueryRun(ADVISE, run=RUN, names=NAMES)
     first = asked(run)
     run.receive(summed(ADVISE, first, participants(ADVISE)))
-    second = asked(run)
-    with pytest.raises(SpecMismatchError, match="expected a state with 1 sums"):
-        silo.contribute(parameters_of(ADVISE, second), first.state)
-    with pytest.raises(SpecMismatchError, match="expected a state with 0 sums"):
-        silo.contribute(parameters_of(ADVISE, first), second.state)
+    elsewhere = asked(QueryRun(NOISED, run=RunId(b"another run, yes"), names=NAMES))
+    noised = participants(NOISED)[1]
+    for state in (elsewhere.state, run.state, first.state):
+        with pytest.raises(SpecMismatchError, match="expected the state"):
+            noised.contribute(parameters_of(NOISED, elsewhere), state)
+    for state in (elsewhere.state, run.state, b""):
+        with pytest.raises(SpecMismatchError, match="expected the state"):
+            silo.contribute(parameters_of(ADVISE, first), state)
     with pytest.raises(SpecMismatchError, match="no sum yet"):
         result_of(ADVISE, QueryState(query=QUERY))
-    assert model_hash("statistics", second.state) == second.state_hash
+    assert model_hash("statistics", first.state) == first.state_hash
+
+
+def test_a_silo_measures_its_distance_from_totals_that_it_checked_itself() -> None:
+    """One that was away in the first sum says nothing in the second; a restarted one does."""
+    run, silos = QueryRun(ADVISE, run=RUN, names=NAMES), participants(ADVISE)
+    first = asked(run)
+    total = summed(ADVISE, first, silos)
+    run.receive(total)
+    second = asked(run)
+    asks = parameters_of(ADVISE, second)
+    with pytest.raises(SpecMismatchError, match="has not settled the sum before"):
+        silos[1].contribute(asks, second.state)
+    memory = DictMemory()
+
+    def process() -> QueryParticipant:
+        return QueryParticipant(ADVISE, run=RUN, table=table(1), memory=memory)
+
+    process().settle(total, first.state)
+    assert sum(process().contribute(asks, second.state)["divergences"]) == 1

@@ -90,25 +90,40 @@ def test_settings_that_cannot_be_are_named(text: str, message: str) -> None:
         plan_of(config(text), max_silos=4)
 
 
-def silo(*parts: str, rule: str = "") -> SiloConfig:
+def silo(*parts: str, rule: str = "", columns: str = "") -> SiloConfig:
     """A silo's settings."""
-    policy = f'[policy]\nstatistics = "{rule}"\n' if rule else ""
+    lines = [f'statistics = "{rule}"\n'] if rule else []
+    lines += [f"statistics_columns = {columns}\n"] if columns else []
+    policy = "".join(["[policy]\n", *lines]) if lines else ""
     text = "".join([SILO, *parts, policy])
     return parse_config(text.encode(), SiloConfig, source="silo.toml", base=Path("/base"))
+
+
+BOTH = '["sex", "age"]'
 
 
 @pytest.mark.parametrize(
     ("settings", "exact", "noised"),
     [
-        (silo(TABLE), True, True),
-        (silo(TABLE, rule="exact"), True, True),
+        (silo(TABLE), False, True),
+        (silo(TABLE, columns=BOTH), False, True),
+        (silo(TABLE, rule="exact", columns=BOTH), True, True),
         (silo(TABLE, rule="noised"), False, True),
         (silo(TABLE, rule="refuse"), False, False),
         (silo(TABLE, BUDGET), False, True),
-        (silo(TABLE, BUDGET, rule="exact"), False, True),
+        (silo(TABLE, BUDGET, rule="exact", columns=BOTH), False, True),
         (silo(TABLE, BUDGET, rule="refuse"), False, False),
     ],
-    ids=["default", "exact", "noised", "refuse", "budget", "budget-exact", "budget-refuse"],
+    ids=[
+        "default",
+        "columns",
+        "exact",
+        "noised",
+        "refuse",
+        "budget",
+        "budget-exact",
+        "budget-refuse",
+    ],
 )
 def test_a_silos_settings_decide_what_it_answers(
     settings: SiloConfig, exact: bool, noised: bool
@@ -127,15 +142,24 @@ def test_a_silos_settings_decide_what_it_answers(
 
 def test_a_silo_answers_about_the_columns_that_it_names_only() -> None:
     """Whatever the noise: a name or an address is nobody's statistics."""
-    both, one = '["sex", "age"]', '["age"]'
-    for columns, is_fine in ((both, True), (one, False), ("[]", False)):
-        settings = silo(TABLE, f"[policy]\nstatistics_columns = {columns}\n")
+    one = '["age"]'
+    for columns, is_fine in ((BOTH, True), (one, False), ("[]", False)):
+        settings = silo(TABLE, rule="exact", columns=columns)
         for asked in (plan(), plan(NOISED)):
             if is_fine:
                 check_query(asked, settings)
                 continue
             with pytest.raises(QueryRefusedError, match=r"statistics_columns.*names .*sex"):
                 check_query(asked, settings)
+
+
+def test_exact_sums_are_of_columns_that_the_silo_names() -> None:
+    """A column of names is in the table; unless the silo's owner lists it, nobody counts in it."""
+    settings = silo(TABLE, rule="exact")
+    for asked in (plan(), plan(ADVISED)):
+        with pytest.raises(QueryRefusedError, match="statistics_columns: exact sums only of"):
+            check_query(asked, settings)
+    check_query(plan(NOISED), settings)
 
 
 def test_the_table_is_the_one_that_is_trained_on(tmp_path: Path) -> None:
