@@ -13,6 +13,7 @@ from services.cli.run import OPERATOR_FILE, Operator, Run, exit_code
 if TYPE_CHECKING:
     from fl.advisor import Advice, Circumstances
     from fl.queries import Columns, StatisticsQuery, StatisticsResult
+    from fl.query_plan import QueryPlan
     from secagg.ids import RunId
     from services.query_config import Advise
     from services.wire.calls import RunStatus
@@ -230,10 +231,46 @@ def _show(document: bytes, status: "RunStatus", data: bytes, *, as_json: bool) -
         "run": status.summary.run.hex,
         "silos": len(status.rounds[-1].survivors),
     }
-    facts |= {key: metrics[key] for key in ("epsilon", "std_of_a_count") if key in metrics}
+    facts |= {key: metrics[key] for key in ("std_of_a_count",) if key in metrics}
     words = [f"{key.replace('_', ' ')} {_figure(value)}" for key, value in facts.items()]
+    promised, told = _promise(plan)
     result = result_of(plan, state)
-    show(_facts(result) | facts, "\n".join([*words, _text(result)]), as_json=as_json)
+    lines = [*words, *told, _text(result)]
+    show(_facts(result) | facts | promised, "\n".join(lines), as_json=as_json)
+
+
+def _promise(plan: "QueryPlan") -> tuple[dict[str, object], list[str]]:
+    """Return what a noised query promises, for programs and for people; nothing of exact sums.
+
+    An epsilon is always shown with whose participation it hides, between which neighbors, at which
+    delta and against whom (privacy.md 5).
+    """
+    from dp.trust import trust_lines
+    from fl.privacy import privacy_of
+
+    privacy = privacy_of(plan)
+    if privacy is None:
+        return {}, []
+    lines = trust_lines(privacy)
+    trust = {
+        "nobody_colludes": lines.nobody_colludes.eps,
+        "coordinator_colludes": lines.coordinator_colludes.eps,
+        "aggregation_fails": lines.aggregation_fails.eps,
+    }
+    facts: dict[str, object] = {
+        "unit": lines.unit.value,
+        "adjacency": lines.adjacency.value,
+        "delta": lines.delta,
+        "epsilon": lines.enforced.eps,
+        "trust": trust,
+    }
+    return facts, [
+        f"privacy of one {lines.unit}, adjacency {lines.adjacency}, delta {lines.delta:g}:",
+        f"  epsilon {trust['nobody_colludes']:.4g} against everybody who sees the sum",
+        f"  epsilon {trust['coordinator_colludes']:.4g} against the coordinator with "
+        f"{privacy.n_c} colluding silos (enforced, charged)",
+        f"  epsilon {trust['aggregation_fails']:.4g} if secure aggregation failed wholly",
+    ]
 
 
 def _figure(value: object) -> str:
