@@ -246,8 +246,8 @@ class QueryParticipant:
         """Add the verified sum to those before it; return their bytes.
 
         Raises:
-            SpecMismatchError: it is bound to another state, or follows from a sum that this silo has
-                not settled.
+            SpecMismatchError: it is bound to another state, or follows from a sum that this silo
+                has not settled.
         """
         parameters = aggregate.parameters
         if model_hash(parameters.kind, state_bytes) != aggregate.state_hash:
