@@ -116,7 +116,8 @@ ACTIONS: Final = {
     "VariateLostError": "Nothing: a refresh round gives the silo a new one.",
     "RenewedError": "Nothing: the silo takes part again once a training round has moved the model.",
     "LeftRunError": "Nothing, or `secagg run dismiss`; after that `admit` lets it join again.",
-    "QueryRefusedError": "Ask with `--z`, or without this silo (`--min-silos`).",
+    "QueryRefusedError": "Ask with `--z`, or without this silo (`--min-silos`); its owner can set "
+    '`statistics = "exact"` and `statistics_columns`.',
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`.",
     "BudgetExhaustedError": "The data set's budget is spent; its owner decides.",
