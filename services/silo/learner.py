@@ -108,11 +108,12 @@ class Learner:
             check_query(plan, self.config)
         if self.store.recall(parameters.run, _PLAN) not in {None, message.plan}:
             raise SpecMismatchError("the round names another plan than the run began with")
+        # Before the table is read: whether it fits is an answer about patients, too.
+        self.ledgers.check_round(parameters, plan)
         participant = self._participants.get(parameters.run)
         if participant is None:
             participant = self._make_participant(parameters.run, message.plan)
         participant.check(parameters, message.plan)
-        self.ledgers.check_round(parameters, plan)
         if parameters.run not in self._participants:
             self.store.remember(parameters.run, {_PLAN: message.plan, _ENDED: None})
             self._participants[parameters.run] = participant

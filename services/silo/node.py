@@ -81,6 +81,8 @@ _MOST_STRANGE_PROMISES: Final = 16
 # After `linger_s`, for what ends by itself.
 _GRACE_S: Final = 2.0
 _Integers = Mapping[str, IntVector]
+# What the data or their update are the reason of.
+_OF_DATA: Final = (DataError, NonFiniteUpdateError, SchemaError, WeightError)
 
 
 @dataclass(slots=True)
@@ -458,7 +460,7 @@ class SiloNode:
             refusal = Refusal(
                 ctx=message.parameters.ctx(),
                 seat=self.seat,
-                code=type(error).__name__,
+                code=_code(error),
                 reason=_told(error),
             )
             await self._submit(message.parameters.attempt_id, signed(refusal, self.identity))
@@ -559,7 +561,7 @@ class SiloNode:
             refusal = Refusal(
                 ctx=driver.round.parameters.ctx(),
                 seat=self.seat,
-                code=type(error).__name__,
+                code=_code(error),
                 reason=_told(error),
             )
             await self._submit(driver.attempt, signed(refusal, self.identity))
@@ -650,6 +652,14 @@ class CoordinatorAccusedError(LearningError):
         )
 
 
+def _code(error: BaseException) -> str:
+    """The code that the coordinator is told: one, whatever it is about the data that does not fit.
+
+    Whether a column has a cell that is no number, or rows are too many, is an answer about them.
+    """
+    return DataError.__name__ if isinstance(error, _OF_DATA) else type(error).__name__
+
+
 def _told(error: BaseException) -> str:
     """What the coordinator is told of an error: nothing that may speak of this silo's data.
 
@@ -659,6 +669,6 @@ def _told(error: BaseException) -> str:
     """
     if isinstance(error, BudgetExhaustedError):
         return SPENT
-    if isinstance(error, DataError | NonFiniteUpdateError | SchemaError | WeightError):
+    if isinstance(error, _OF_DATA):
         return "this silo's data or update cannot be used; its own log says why"
     return str(error)[:2000] if isinstance(error, LearningError) else "an error at this silo"

@@ -53,10 +53,10 @@ name = "flawed_task_of_a_test:make"
 """
 KEPT = ": this silo's data or update cannot be used; its own log says why"
 FLAWS = {
-    "nan": "NonFiniteUpdateError" + KEPT,
+    "nan": "DataError" + KEPT,
     "shape": "SpecMismatchError: round 1: vector: the plan and this silo give update[2]",
     "factory": "DataError" + KEPT,
-    "weight": "WeightError" + KEPT,
+    "weight": "DataError" + KEPT,
 }
 
 
