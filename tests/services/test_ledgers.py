@@ -429,6 +429,8 @@ class TestAChargeThatShouldNotComeBack:
         mine.roster = lambda: roster
         assert mine.receive(coordinator.notice()).code == "PlanError"
         assert spent(mine) == before
+        with pytest.raises(LedgerRefusedError, match="genuine promises"):
+            mine.check_round(round_parameters(), TRAINING)
         found = verify_ledger(coordinator.book.lines(0), public_keys(ROSTER)).findings.items
         assert any("genuine promises, expected 4 of 5" in one.text for one in found)
 
