@@ -169,11 +169,18 @@ def test_another_query_over_other_silos_is_refused(again: Callable[[], QueryPlan
     silos = Silos()
     found, survivors, _ = silos.ask(describe(QUERY))
     assert (found is not None, survivors) == (True, ALL)
-    found, survivors, _ = silos.ask(again())  # of the same silos anything may be asked
-    assert (found is not None, survivors) == (True, ALL)
     found, _, reason = silos.ask(again(), without=(LAST,))
     assert found is None
     assert "were in a sum over this state with other survivors" in reason
+
+
+def test_of_the_same_silos_anything_may_be_asked() -> None:
+    """One query after another, an advice among them."""
+    silos = Silos()
+    fewer = StatisticsQuery(categorical=(SICK,))
+    for plan in (describe(QUERY), describe(fewer), ADVISE, describe(QUERY)):
+        found, survivors, _ = silos.ask(plan)
+        assert (found is not None, survivors) == (True, ALL)
 
 
 def test_the_second_sum_of_an_advice_is_over_the_silos_of_the_first() -> None:
