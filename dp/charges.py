@@ -144,7 +144,7 @@ class Quorum:
             or not isinstance(silos, list | tuple)
         ):
             raise PlanError(
-                "PLAN_COMMIT names no n_c, as in early ledgers and for queries: what was charged "
+                "PLAN_COMMIT names no n_c, as in early ledgers: what was charged "
                 "under it never comes back"
             )
         members = frozenset(str(name) for name in silos)

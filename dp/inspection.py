@@ -130,7 +130,7 @@ class Inspection:
             except _UNREADABLE as error:
                 # Fail closed: a body of another shape than its kind's is a finding, not a crash.
                 self._found.add(seq, f"{kind} cannot be read ({error})")
-        if self._account is not None:
+        if self._account is not None:  # whose fields were read when it was set
             self._report.figures.append(
                 f"account {self._account['data_set']} (unit {self._account['unit']}, "
                 f"{self._account['adjacency']}, delta {self._account['delta']}): spent "
@@ -144,7 +144,8 @@ class Inspection:
         body, before = entry["body"], self._account
         fixed = ("data_set", "unit", "adjacency", "filter", "delta", "order", "records_per_unit")
         for name in fixed:
-            same = before is None or before[name] == body[name]
+            value = body[name]
+            same = before is None or before[name] == value
             self._found.need(entry["seq"], same, f"BUDGET_SET changes {name}")
         number(body["epsilon"])
         if not 0.0 < number(body["delta"]) < 1.0 or body["filter"] not in {"gdp", "rdp"}:
@@ -192,7 +193,7 @@ class Inspection:
     def _quorum(self, entry: Object) -> Quorum | None:
         """Whose promises end an attempt, with the keys that signed the plan, and how many.
 
-        None where nothing shows it: an early ledger, or a query whose charge cannot come back.
+        None where nothing shows it, as in an early ledger.
         What is counted with are facts that every silo of the plan has signed; a data set's ledger,
         which one silo signs, carries the run's own entry.
         """
@@ -343,6 +344,12 @@ class Inspection:
         kept = real.kind == planned.kind and real.z >= planned.z * (1.0 - _CLOSE)
         kept = kept and real.mu >= planned.mu * (1.0 - _CLOSE) and real.q <= planned.q
         self._found.need(seq, kept, "less noise was released than was charged")
+        # What happened may cost less than its charge, in nothing more: count, d1, d2, integers.
+        more = real.count > planned.count or any(
+            getattr(real, name) > getattr(planned, name) * (1.0 + _CLOSE)
+            for name in ("d1", "d2", "delta_impl")
+        )
+        self._found.need(seq, not more, "more was released than was charged")
         commit = self._plans.get(charge["plan_digest"])
         if commit is None or self._kind != "run":
             return
@@ -408,9 +415,40 @@ class Inspection:
             f"audit at entry {entry['seq']} ({body['method']}): {of} at least {lower:.4f}, "
             f"claimed {claimed:.4f}"
         )
-        self._found.need(
-            entry["seq"], lower <= claimed, f"an audit found more than the claimed {of}"
-        )
+        seq, commit = entry["seq"], self._plans.get(body["plan_digest"])
+        self._found.need(seq, lower <= claimed, f"an audit found more than the claimed {of}")
+        if commit is None:
+            self._found.add(seq, "no PLAN_COMMIT of the audited plan comes before")
+            return
+        plan, rounds = commit["plan"], body["rounds"]
+        within = type(rounds) is int and 1 <= rounds <= plan["rounds"]
+        if self._found.need(
+            seq, within, f"audited: {rounds} of the plan's {plan['rounds']} rounds"
+        ):
+            most = self._audit_claim(seq, body["method"], plan, rounds)
+            self._found.need(
+                seq,
+                claimed <= most,
+                f"{of} {claimed:g} is claimed, the plan's noise gives at "
+                f"most {most:g} for the audited releases",
+            )
+
+    def _audit_claim(self, seq: int, method: object, plan: Object, rounds: int) -> float:
+        """The most that a method may claim: a rehearsal has the plan's noise at least.
+
+        How many silos were rehearsed does not stand in the entry; honest shares in excess of the
+        plan's lower the claim, and nothing raises it.
+        """
+        q = number(plan["q"])
+        if method == "sampling":
+            return q * (1.0 + _CLOSE)
+        self._found.need(seq, method in ("cosine", "one-run"), "an audit by no known method")
+        # A rehearsal adds Gaussian noise, and sums no releases of metrics.
+        count = rounds * (plan["local_steps"] if plan["mode"] == "isrl" else 1)
+        is_sampled = method == "one-run" and q < 1.0
+        kind = "poisson_gaussian" if is_sampled else "gaussian"
+        event = Event(kind, z=number(plan["z"]), q=q, count=count)
+        return self._recount.plan_bounds(event, number(plan["delta"]))[1]
 
     def _correction(self, entry: Object) -> None:
         earlier = {one["entry_hash"] for one in self._entries[: entry["seq"]]}

@@ -1,14 +1,16 @@
 """With which keys a ledger's signatures are checked, while its parties' keys are replaced.
 
 KEY_ROTATE names the old key and the new one. The old key signs the entry and the new one accepts
-it, so that whoever knows one of the two knows both; after it only the new key counts. Where the old
-key is lost, the new one signs alone, and a reader must know both by itself: from rosters that the
-federation's authority has signed, never from the ledger.
+it, so that whoever knows one of the two knows both; after it only the new key counts, and for good:
+a key that was replaced comes back by no later entry. Where the old key is lost, the new one signs
+alone, and a reader must know both by itself: from rosters that the federation's authority has
+signed, never from the ledger, and the new one from a newer roster.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -84,13 +86,17 @@ class Keyring:
 
         Args:
             entries: the ledger, GENESIS first.
-            known: by name, the raw public keys that signed rosters list or have listed.
+            known: by name, the raw public keys that signed rosters list or have listed. A list or
+                tuple of them has the oldest first: a lost key has a later one as its successor.
 
         Raises:
             LedgerIntegrityError: a key takes another's place for which nobody who is known speaks.
         """
         self._valid = {name: keys_of(keys) for name, keys in known.items()}
         self.ring = {name: set(keys) for name, keys in self._valid.items()}
+        self._order = {
+            name: tuple(keys) for name, keys in known.items() if isinstance(keys, list | tuple)
+        }
         chains: dict[str, list[Rotation]] = {}
         for entry in entries:
             if entry.kind is Kind.KEY_ROTATE:
@@ -128,8 +134,13 @@ class Keyring:
     def _follow(self, name: str, chain: Sequence[Rotation]) -> None:
         """Take over the keys of one party; those that vouch for one another need one known."""
         known = set(self.ring.get(name, ()))
-        groups, last = [{chain[0].old}], chain[0].old
+        groups, last, had = [{chain[0].old}], chain[0].old, {chain[0].old}
         for one in chain:
+            if one.key in had:
+                raise LedgerIntegrityError(
+                    one.seq, f"KEY_ROTATE goes back to a key that {name!r} has had before"
+                )
+            had.add(one.key)
             if one.old != last:
                 raise LedgerIntegrityError(
                     one.seq, f"KEY_ROTATE replaces another key of {name!r} than it has"
@@ -142,6 +153,10 @@ class Keyring:
         if not all(group & known for group in groups):
             raise LedgerIntegrityError(
                 chain[0].seq, f"KEY_ROTATE of {name!r}: no known key vouches for another one there"
+            )
+        if not follow_in_order(groups, self._order.get(name, ())):
+            raise LedgerIntegrityError(
+                chain[0].seq, f"KEY_ROTATE of {name!r}: a lost key's successor is the older key"
             )
         self._valid[name] = {chain[0].old}
         self.ring[name] = known.union(*groups)
@@ -167,6 +182,18 @@ def current_key(entries: Sequence[Entry], name: str) -> bytes | None:
         elif entry.kind is Kind.KEY_ROTATE and entry.body.get("name") == name:
             found = Rotation.of(entry).key
     return found
+
+
+def follow_in_order(groups: Sequence[Collection[bytes]], order: Sequence[bytes]) -> bool:
+    """Whether of each group of keys the newest was listed later than all of the groups before.
+
+    Args:
+        groups: keys that accepted one another, one group after each lost key.
+        order: the keys of signed rosters, oldest first; empty where the order is not known.
+    """
+    places = {key: place for place, key in enumerate(order)}
+    newest = [max((places.get(key, -1) for key in group), default=-1) for group in groups]
+    return not order or all(one < two for one, two in pairwise(newest))
 
 
 def keys_of(keys: bytes | Collection[bytes]) -> set[bytes]:

@@ -29,7 +29,7 @@ _ENTRY_PREFIX: Final = b"SA1/ledger-entry\0"
 
 # An entry is a JSON object; what it must hold is checked where it is read.
 Object = dict[str, Any]
-# Raw public keys by name: one, or all that signed rosters have listed.
+# Raw public keys by name: one, or all that signed rosters have listed; in a list the oldest first.
 Keys = Mapping[str, bytes | Collection[bytes]]
 
 
@@ -89,9 +89,10 @@ def check_signatures(
         found.add(0, "the first entry is not GENESIS")
         return ring
     kind, writer = entries[0]["body"].get("ledger"), entries[0]["body"].get("writer")
-    found.need(0, kind in {"run", "data_set"}, "GENESIS names no known kind of ledger")
+    found.need(0, kind in ("run", "data_set"), "GENESIS names no known kind of ledger")
     valid = {name: set(known) for name, known in ring.items()}
-    rotated = _follow_rotations(entries, ring, valid, found)
+    order = {name: list(given) for name, given in keys.items() if isinstance(given, list | tuple)}
+    rotated = _follow_rotations(entries, ring, valid, order, found)
     if isinstance(writer, str) and writer in valid and writer not in rotated:
         first = signing_keys(entries[0], ring).get(writer)
         valid[writer] = first or valid[writer]
@@ -124,12 +125,14 @@ def _follow_rotations(
     entries: Sequence[Object],
     ring: dict[str, set[bytes]],
     valid: dict[str, set[bytes]],
+    order: Mapping[str, list[bytes]],
     found: Findings,
 ) -> dict[str, dict[int, bytes]]:
     """Read who replaced which key by which, and where; fills the ring and the keys of the start.
 
     Keys that accept one another vouch for one another: of each such group one must be known from
-    elsewhere, so that a lost key's successor needs both to be.
+    elsewhere, so that a lost key's successor needs both to be; and later than the lost one, where
+    the order is known. No key comes back.
     """
     places: dict[str, dict[int, bytes]] = {}
     groups: dict[str, list[set[bytes]]] = {}
@@ -146,6 +149,9 @@ def _follow_rotations(
         first = name not in last
         found.need(seq, first or last[name] == old, f"KEY_ROTATE: {name!r} has another key there")
         mine = groups.setdefault(name, [{old}])
+        found.need(
+            seq, not any(key in one for one in mine), f"KEY_ROTATE goes back to a key of {name!r}"
+        )
         if first:
             valid[name] = {old}
         last[name] = key
@@ -168,6 +174,12 @@ def _follow_rotations(
         vouched = all(group & known for group in mine)
         found.need(
             min(places[name]), vouched, f"no known key of {name!r} vouches for another one there"
+        )
+        listed = order.get(name, [])
+        newest = [max((listed.index(key) for key in one & {*listed}), default=-1) for one in mine]
+        in_order = not listed or newest == sorted(set(newest))
+        found.need(
+            min(places[name]), in_order, f"a lost key of {name!r} has the older key as successor"
         )
         ring[name] = known.union(*mine)
     return places
@@ -267,7 +279,9 @@ def _required(entry: Object, kind: object, writer: object) -> tuple[set[object],
         if not isinstance(survivors, list) or type(threshold) is not int or threshold < 1:
             return set(), 1
         return {name for name in survivors if isinstance(name, str)}, threshold
-    needed = {writer}
+    if not isinstance(writer, str):
+        return set(), 1
+    needed: set[object] = {writer}
     if kind == "run" and entry["kind"] == "PLAN_COMMIT":
         silos = body.get("silos")
         if not isinstance(silos, list) or not silos:
@@ -312,7 +326,8 @@ def _parse(line: bytes, place: int, found: Findings) -> Object | None:
 def _parse_head(line: bytes) -> Object | None:
     try:
         head = json.loads(line)
-    except ValueError:
+        _canonical(head)
+    except (ValueError, RecursionError):
         return None
     texts = ("ledger", "entry_hash", "signer", "sig")
     if (

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--keys",
         type=Path,
         required=True,
-        help='a JSON object {"name": "public key in hex"}, or lists of a name\'s keys',
+        help='a JSON object {"name": "public key in hex"}, or lists of keys, oldest first',
     )
     parser.add_argument("--heads", type=Path, help="heads that peers have signed, one a line")
     options = parser.parse_args(arguments)
@@ -129,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(2, f"not verified: {error}")
     except ImportError:
         return _say(2, "not verified: dp-accounting is missing; install secagg[verify]")
+    except Exception as error:  # noqa: BLE001 # 1 would say that something was found
+        return _say(2, f"not verified: {type(error).__name__}: {error}")
     for figure in report.figures:
         _say(0, figure)
     for finding in report.findings.items:
@@ -144,25 +146,29 @@ def _lines(path: Path) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-def read_keys(path: Path) -> dict[str, set[bytes]]:
-    """Public keys by name: in hex, one or a list of all that signed rosters have listed.
+def read_keys(path: Path) -> dict[str, list[bytes]]:
+    """Public keys by name: in hex, one or a list of all that signed rosters listed, oldest first.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it holds something else.
     """
-    data = json.loads(path.read_bytes())
-    found: dict[str, set[bytes]] = {}
+    try:
+        data = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("keys: nested too deeply") from error
+    found: dict[str, list[bytes]] = {}
     for name, given in data.items() if isinstance(data, dict) else [("", None)]:
         for text in given if isinstance(given, list) else [given]:
             if not isinstance(text, str) or len(text) != 64:
                 raise ValueError("keys: expected a JSON object of names and 32-byte keys in hex")
-            found.setdefault(name, set()).add(bytes.fromhex(text))
+            found.setdefault(name, []).append(bytes.fromhex(text))
     return found
 
 
 def _say(code: int, text: str) -> int:
-    sys.stdout.write(text + "\n")
+    # A ledger's own words end no line here and need no terminal that can show them.
+    sys.stdout.write("".join(one if " " <= one <= "~" else ascii(one)[1:-1] for one in text) + "\n")
     return code
 
 

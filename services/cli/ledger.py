@@ -88,6 +88,9 @@ def verify(
     except ImportError as error:
         typer.echo("not verified: dp-accounting is missing; pip install 'secagg[verify]'", err=True)
         raise typer.Exit(2) from error
+    except Exception as error:  # 1 would say that something was found
+        typer.echo(f"not verified: {type(error).__name__}: {error}", err=True)
+        raise typer.Exit(2) from error
     findings = [f"FAIL entry {one.seq}: {one.text}" for one in report.findings.items]
     words = "verified" if report.ok else "NOT verified"
     show(

@@ -52,8 +52,8 @@ def public_keys(roster: Roster) -> dict[str, bytes]:
     return {**keys, COORDINATOR: roster.coordinator_key}
 
 
-def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, set[bytes]]:
-    """All keys by name that signed rosters list or have listed: for ledgers of any age.
+def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, list[bytes]]:
+    """All keys by name that signed rosters list or have listed, oldest first, for any ledger.
 
     Args:
         directory: with the trust file and the newest roster; a coordinator's has all versions.
@@ -64,10 +64,14 @@ def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, set[b
     """
     trust = load_trust(directory / TRUST)
     older = [*sorted((directory / HISTORY).glob("roster-*.json")), *former]
-    found: dict[str, set[bytes]] = {}
-    for path in (directory / ROSTER, *older):
-        for name, key in public_keys(load_roster(path, trust)).items():
-            found.setdefault(name, set()).add(key)
+    rosters = [load_roster(path, trust) for path in (directory / ROSTER, *older)]
+    found: dict[str, list[bytes]] = {}
+    for roster in sorted(rosters, key=lambda one: one.version):
+        for name, key in public_keys(roster).items():
+            keys = found.setdefault(name, [])
+            if key in keys:
+                keys.remove(key)  # its place is that of the last roster that lists it
+            keys.append(key)
     return found
 
 

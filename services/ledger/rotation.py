@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dp.canonical import Json
 from dp.entries import Kind
-from dp.keyring import accepted_message, current_key
+from dp.keyring import Rotation, accepted_message, current_key
 from dp.ledger import Ledger, LedgerKind
 from secagg.errors import RosterError
 from secagg.ids import SiloId
@@ -103,6 +103,17 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> 
         raise CredentialError(
             f"{path}: its last key of {name!r} is not the old one that was named",
             hint="rotate from the key that it was written with, one step after the other",
+        )
+    changes = [Rotation.of(one) for one in ledger.entries if one.kind is Kind.KEY_ROTATE]
+    if fresh.key.public in {one.old for one in changes if one.name == name}:
+        raise CredentialError(
+            f"{path}: {name!r} has had this key before; a replaced key does not come back",
+            hint="make new keys, have the authority list them, and rotate to those",
+        )
+    if old.roster is not None and old.roster.version >= fresh.roster.version:
+        raise CredentialError(
+            f"{fresh.directory}: expected a newer roster than the one that lists the lost key",
+            hint="install the newest bundle beside the new keys",
         )
     if ledger.entries[0].body.get("ledger") == LedgerKind.DATA_SET:
         ledger.verify({name: {before, fresh.key.public}})  # a run's has others' keys, too

@@ -1,6 +1,7 @@
 """A run's ledger that its writers signed, as a script in which a test can lie and sign again."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dp.account import Account, intent_for
 from dp.budget import Budget
+from dp.canonical import decimal
 from dp.charges import Proof, ProofKind, Release, Statement
+from dp.closed_form import gaussian_epsilon
 from dp.commitments import genesis_body, plan_commit_body
 from dp.entries import Entry, Kind
 from dp.events import GaussianEvent
@@ -122,7 +125,11 @@ def written(plan: PrivacyPlan = PLAN, rounds: int = 2, **limits: Any) -> Ledger:
     budget.abort(again.entry_hash, time_utc=NOW, reason="TOO_FEW_SURVIVORS")
     metric = replace(dead, purpose="metrics")
     budget.charge(metric, time_utc=NOW, metric=True)
-    audit = {"method": "canary", "claimed": "8.6", "lower": "7.9"}
+    steps = plan.local_steps if plan.mode is Mode.ISRL else 1
+    audit = {
+        "method": "cosine", "plan_digest": plan.digest.hex(), "rounds": 1, "lower": "0.05",
+        "claimed": decimal(gaussian_epsilon(math.sqrt(steps) / plan.z, plan.delta)),
+    }  # fmt: skip
     append(ledger, Kind.AUDIT_RESULT, audit, "coordinator")
     refers = {"refers": charge.entry_hash, "text": "a note"}
     append(ledger, Kind.CORRECTION, refers, "coordinator")

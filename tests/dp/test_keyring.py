@@ -261,6 +261,31 @@ class TestALostKey:
         for bad in ((FIRST, SECOND), (THIRD, THIEF)):
             assert "vouches" in findings(ledger, known(*bad))
 
+    def test_the_successor_is_in_a_later_roster(self) -> None:
+        """A retired key that a thief holds does not say that the present one is lost."""
+        ledger, _ = begun(SECOND)
+        lose(ledger, SECOND, FIRST)
+        retired_first: Known = {"silo-a": [FIRST.public_key, SECOND.public_key]}
+        assert "older key" in findings(ledger, retired_first)
+        retired_last: Known = {"silo-a": (SECOND.public_key, FIRST.public_key)}
+        assert findings(ledger, retired_last) == ""
+
+    def test_a_replaced_key_comes_back_by_no_entry(self) -> None:
+        """A was stolen, the silo went on with B; the thief of A cannot say that B is lost."""
+        ledger, _ = begun()
+        rotate(ledger, FIRST, SECOND)
+        lose(ledger, SECOND, FIRST)
+        account = Budget(ledger, FIRST).account
+        append(ledger, Kind.BUDGET_SET, replace(account, epsilon=1000.0).to_body(), FIRST)
+        listed: Known = {"silo-a": [FIRST.public_key, SECOND.public_key]}
+        for keys in (known(FIRST, SECOND), listed):
+            assert "goes back to a key" in findings(ledger, keys)
+        willing, _ = begun()
+        rotate(willing, FIRST, SECOND)
+        rotate(willing, SECOND, THIRD)
+        rotate(willing, THIRD, FIRST)
+        assert "goes back to a key" in findings(willing, known(FIRST, SECOND, THIRD))
+
 
 def test_in_a_run_s_ledger_the_writer_signs_it_too() -> None:
     """A silo's new key is the coordinator's entry with the silo's old signature."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ class TestTrueLedgers:
     def test_the_report_says_the_figures(self) -> None:
         """Three trust lines, both relations, the account, the audit."""
         text = "\n".join(verify_ledger(lines(LEDGER), KEYS).figures)
-        for expected in ("8.5999", "6.1485", "20.6835", "unit silo, zero_out", "at z/2", "canary"):
+        for expected in ("8.5999", "6.1485", "20.6835", "unit silo, zero_out", "at z/2", "cosine"):
             assert expected in text
 
     def test_further_limits_are_checked(self) -> None:
@@ -257,6 +258,10 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "released before charged": (swap(INTENT, RELEASE), "no open INTENT"),
     "released twice": (set_at(RELEASE + 2, "intent", value=f"@{INTENT}"), "no open INTENT"),
     "less noise released": (set_at(RELEASE, "event", "z", value="3.9"), "less noise"),
+    "more sums released": (set_at(RELEASE, "event", "count", value=50), "more was released"),
+    "more of delta released": (
+        set_at(RELEASE, "event", "delta_impl", value="0.000009"), "more was released",
+    ),
     "too few survivors": (set_at(RELEASE, "survivors", value=list(SILOS[:6])), "at least 7"),
     "strangers survive": (set_at(RELEASE, "survivors", value=[*SILOS[:7], "x"]), "at least 7"),
     "threshold lowered": (set_at(RELEASE, "threshold", value=5), "fewer signatures"),
@@ -289,7 +294,19 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "returned by garbage": (in_each_statement(message="00"), "without a quorum"),
     "returned twice": (set_at(ABORT, "returned", value=True), "cannot be read"),
     "returned what was not open": (set_at(RETURN, "intent", value="@0"), "no open INTENT"),
-    "audit above the claim": (set_at(AUDIT, "lower", value="8.7"), "an audit found more"),
+    "audit above the claim": (set_at(AUDIT, "lower", value="3.3"), "an audit found more"),
+    "audit above an invented claim": (
+        lambda steps: steps[AUDIT]["body"].update(lower="50", claimed="1000"),
+        "the plan's noise gives",
+    ),
+    "audit of more rounds than the plan has": (set_at(AUDIT, "rounds", value=51), "of the plan's"),
+    "audit of no rounds": (set_at(AUDIT, "rounds", value=0), "of the plan's"),
+    "audit of an unknown plan": (set_at(AUDIT, "plan_digest", value="f" * 64), "no PLAN_COMMIT"),
+    "audit by an unknown method": (set_at(AUDIT, "method", value="trust me"), "no known method"),
+    "sampling above an invented claim": (
+        lambda steps: steps[AUDIT]["body"].update(method="sampling", lower="1.3", claimed="2"),
+        "the plan's noise gives at most 1",
+    ),
     "more units sampled than is claimed": (
         lambda steps: steps[AUDIT]["body"].update(method="sampling", lower="0.3", claimed="0.25"),
         "more than the claimed rate",
@@ -305,6 +322,15 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
             "body": {"name": "silo-a", "old": KEYS["silo-a"].hex(), "key": "00" * 32},
         }),
         "lacks the signature of 'silo-a'",
+    ),
+    "kind of ledger is a list": (set_at(0, "ledger", value=[]), "no known kind"),
+    "writer is a list": (set_at(0, "writer", value=["coordinator"]), "lacks signatures"),
+    "writer is an object": (set_at(0, "writer", value={}), "lacks signatures"),
+    "budget of no data set": (
+        lambda steps: steps[BUDGET]["body"].pop("data_set"), "BUDGET_SET cannot be read",
+    ),
+    "budget of no unit": (
+        lambda steps: steps[BUDGET]["body"].pop("unit"), "BUDGET_SET cannot be read",
     ),
     "no writer": (set_at(0, "writer", value=None), "lacks signatures"),
     "no kind": (set_at(0, "ledger", value="x"), "no known kind"),
@@ -323,6 +349,22 @@ def test_a_signed_lie_is_found(name: str) -> None:
     assert not report.ok
     texts = " | ".join(finding.text for finding in report.findings.items)
     assert any(part in texts for part in reason.split("|")), texts
+
+
+@pytest.mark.parametrize(
+    ("method", "claimed", "is_right"),
+    [
+        ("sampling", "0.1", True), ("sampling", "0.11", False), ("one-run", "0.5", True),
+        ("one-run", "3", False), ("cosine", "3", True), ("cosine", "6", False),
+    ],
+)  # fmt: skip
+def test_an_audit_of_a_plan_that_samples(method: str, claimed: str, is_right: bool) -> None:
+    """Each method has a claim of its own: the rate, the sampled epsilon, that of all units."""
+    steps = steps_of(written(SAMPLED, rounds=1))
+    place = next(n for n, one in enumerate(steps) if one["kind"] == "AUDIT_RESULT")
+    steps[place]["body"].update(method=method, lower="0.05", claimed=claimed)
+    found = [one.text for one in verify_ledger(chained(steps), KEYS).findings.items]
+    assert ("the plan's noise gives" in " | ".join(found)) is not is_right, found
 
 
 def test_a_conversion_of_sampled_events_is_found() -> None:
@@ -445,7 +487,8 @@ class TestReader:
             head=head, signature=sign_head(Head(ledger="", seq=0, entry_hash=""), silo).signature
         )
         assert "not genuine" in self.texts(good, heads=[forged.to_bytes()])
-        for rubbish in (b"{", b"[]", b'{"seq":1}'):
+        surrogate = SignedHead.from_bytes(seen).to_bytes().replace(b"silo-a", rb"\ud800")
+        for rubbish in (b"{", b"[]", b'{"seq":1}', b"[" * 100_000, surrogate):
             assert "cannot be read" in self.texts(good, heads=[rubbish])
 
     def test_keys_rotate_and_old_statements_stay_genuine(self) -> None:
@@ -551,7 +594,9 @@ class TestCommand:
         assert "FAIL entry" in out
         assert out.endswith("\nNOT verified\n")
 
-    @pytest.mark.parametrize("text", ["[]", "{", '{"a":"00"}', '{"a":"zz"}', '{"a":1}'])
+    @pytest.mark.parametrize(
+        "text", ["[]", "{", "[" * 100_000, '{"a":"00"}', '{"a":"zz"}', '{"a":1}']
+    )
     def test_unreadable_keys_are_exit_code_2(self, files: tuple[Path, Path], text: str) -> None:
         """Nothing was verified."""
         ledger, keys = files
@@ -570,6 +615,35 @@ class TestCommand:
         monkeypatch.setitem(sys.modules, "dp_accounting", None)
         assert main([str(ledger), "--keys", str(keys)]) == 2
         assert "secagg[verify]" in capsys.readouterr().out
+
+    def test_what_nobody_expected_is_exit_code_2(
+        self,
+        files: tuple[Path, Path],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """1 is for findings only: here a library that has come to be another."""
+        ledger, keys = files
+
+        def other(mu: float, delta: float) -> float:
+            raise RuntimeError(f"{mu}, {delta}: not here")
+
+        library = SimpleNamespace(get_epsilon_gaussian=other)
+        monkeypatch.setitem(sys.modules, "dp_accounting", library)
+        assert main([str(ledger), "--keys", str(keys)]) == 2
+        assert "not verified: RuntimeError" in capsys.readouterr().out
+
+    def test_a_ledger_writes_no_lines_of_the_report(
+        self, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A name with a line feed and letters that not every terminal has."""
+        ledger, keys = files
+        steps = copy.deepcopy(STEPS)
+        steps[BUDGET]["body"]["data_set"] = "x\nverified\u00fc"
+        ledger.write_bytes(b"\n".join(chained(steps)) + b"\n")
+        main([str(ledger), "--keys", str(keys)])
+        out = capsys.readouterr().out
+        assert "account x\\nverified\\xfc (unit" in out
 
     def test_it_is_a_program(self) -> None:
         """`python -m dp.verify`."""

@@ -82,7 +82,7 @@ def facts_of(ledger: Path, lower: float) -> RehearsalFacts:
         rounds=1,
         commitment="c0",
         seed="5e",
-        figures={"cosine": AuditFigure(estimate=lower + 1, lower=lower, claimed=2.0)},
+        figures={"cosine": AuditFigure(estimate=lower + 1, lower=lower, claimed=1.25)},
     )
 
 

@@ -215,7 +215,7 @@ def test_a_release_that_the_old_key_signed_for_is_found_again(world: World, kept
 def test_former_keys_are_read_from_signed_rosters_only(world: World) -> None:
     """All versions that the authority signed; a list of another form is refused."""
     listed = listed_keys(world.fresh, [world.roster])
-    assert listed[SILO] == {load_identity(one).public for one in (world.old, world.fresh)}
+    assert listed[SILO] == [load_identity(one).public for one in (world.old, world.fresh)]
     assert len(listed["coordinator"]) == 1
     (world.fresh / "former-keys.json").write_text('{"a": 1}')
     with pytest.raises(CredentialError, match="list of public keys"):
