@@ -121,7 +121,7 @@ def test_advice_gives_its_reasons(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[numbers]]\nname = 'a'", "unknown table 'numbers'"),
+        ("[[numbers]]\nname = 'a'", "numbers: unknown key; did you mean numeric"),
         ("[[numeric]]\nname = 'a'\nwidth = 2", "width"),
         ("not toml", "expected"),
     ],
