@@ -253,20 +253,18 @@ def revoke(directory: Path, name: str) -> int:
 
 
 def spread(directory: Path) -> None:
-    """Let every bundle carry the newest roster, and a coordinator's all versions.
+    """Let every bundle carry all versions of the roster; what an old key signed stays known.
 
     Bundles issued earlier may not be installed yet.
     """
     versions = set(_versions(directory))
     signed = load_signed(version_file(directory, max(versions)))
-    hubs = {one.name for one in signed.roster.officers if one.role is OfficerRole.COORDINATOR}
     for folder in (directory / _ISSUED).iterdir():
         save_signed(folder / ROSTER, signed)
-        if folder.name in hubs:
-            history = make_private_dir(folder / HISTORY)
-            for version in versions - set(_versions(history)):
-                path = version_file(directory, version)
-                write_atomic(history / path.name, path.read_bytes())
+        history = make_private_dir(folder / HISTORY)
+        for version in versions - set(_versions(history)):
+            path = version_file(directory, version)
+            write_atomic(history / path.name, path.read_bytes())
 
 
 def newest_roster(directory: Path) -> Roster | None:

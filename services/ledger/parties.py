@@ -76,12 +76,15 @@ def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, list[
 
 
 def load_party(directory: Path, name: str) -> Party:
-    """A party with the keys of its folder.
+    """A party with the keys of its folder, and those that signed rosters there have listed for it.
 
     Raises:
-        CredentialError: the key cannot be read.
+        CredentialError: the key cannot be read, or a roster there is not signed by the roots.
     """
-    return Party(name, load_identity(directory), _former(directory))
+    identity, former = load_identity(directory), _former(directory)
+    if (directory / HISTORY).is_dir():
+        former |= frozenset(listed_keys(directory).get(name, ()))
+    return Party(name, identity, former)
 
 
 def note_former(directory: Path, key: bytes) -> None:

@@ -18,7 +18,7 @@ from dp.canonical import Json, canonical_json
 from dp.charges import ChargeBook
 from dp.commitments import genesis_body
 from dp.entries import Entry, Kind, check_signatures
-from dp.errors import LedgerConflictError, PlanError, PrivacyError
+from dp.errors import LedgerConflictError, LedgerIntegrityError, PlanError, PrivacyError
 from dp.keyring import current_key
 from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
@@ -32,6 +32,10 @@ from services.storage.ledger import FileLedgerStore
 _RUNS: Final = "run-*.jsonl"
 _HEADS: Final = ".heads"
 _DATA_SETS: Final = "data-set-*.jsonl"
+
+
+class _UnknownKeyError(LedgerIntegrityError):
+    """A plan that was released has a signature in this silo's name by no key it has had."""
 
 
 def data_set_path(folder: Path, data_set: str) -> Path:
@@ -65,7 +69,8 @@ class DataSet:
 
         Raises:
             PlanError: the settings contradict what the ledger holds, or name a new data set beside
-                ones that it is not declared disjoint from.
+                ones that it is not declared disjoint from; or a run's copy holds a release with a
+                signature of this silo by none of its known keys.
             LedgerIntegrityError: the ledger was changed, or is another silo's.
         """
         settings = self.settings
@@ -89,6 +94,13 @@ class DataSet:
         for path in _run_ledgers(self.copies):
             try:
                 self.recover(Ledger(FileLedgerStore(path)))
+            except _UnknownKeyError as error:
+                raise PlanError(
+                    f"{path.name} names this silo in a release, signed with a key that it is not "
+                    "known to have had: what was spent with that key would be forgotten. Restore "
+                    "former-keys.json beside the keys, or put the signed rosters that list the "
+                    "key into the folder `rosters` there"
+                ) from error
             except (PrivacyError, KeyError, ValueError) as error:
                 # One run's broken copy closes no budget; its coordinator brings the lines again.
                 get_logger("silo").warning("run-ledger", file=path.name, reason=str(error))
@@ -148,7 +160,11 @@ class DataSet:
         own = tuple(one for one in committed.sigs if one.signer == self.party.name)
         if not own:
             return False
-        check_signatures(replace(committed, sigs=own), {self.party.name: self.party.public_keys})
+        try:
+            keys = {self.party.name: self.party.public_keys}
+            check_signatures(replace(committed, sigs=own), keys)
+        except LedgerIntegrityError as error:
+            raise _UnknownKeyError(error.seq, str(error)) from error
         silos, threshold = committed.body.get("silos"), committed.body.get("threshold")
         listed = set(silos) if isinstance(silos, list | tuple) else set()
         signers = {one.signer for one in release.sigs} & listed

@@ -137,6 +137,8 @@ def test_what_was_spent_stays_spent_over_a_rotation(world: World, way: str) -> N
     assert [one.round for one in world.opened(world.fresh).budget.charges] == [1, 2, 3]
     known = ("--former", world.roster)
     assert world.verify(*known)[0] == 0
+    assert world.verify()[0] == 0  # the bundle brought all versions of the roster
+    shutil.rmtree(world.fresh / "rosters")
     code, output = world.verify()
     assert (code == 0) is (way == "old")  # a lost key's successor needs both rosters
     assert way == "old" or "vouches" in output
@@ -184,8 +186,29 @@ def test_keys_that_rotate_twice(world: World, tmp_path: Path) -> None:
     assert world.opened(world.fresh).budget.spent() == world.before
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_release_that_the_old_key_signed_for_is_found_again(world: World, kept: bool) -> None:
+def test_a_replaced_key_does_not_come_back(world: World, tmp_path: Path) -> None:
+    """Neither by an entry of both keys, nor by saying that the present one is lost."""
+    world.rotate("--old", world.old)
+    lines, first = world.ledger.read_bytes(), world.fresh
+    world.fresh = tmp_path / "back"
+    shutil.copytree(world.old, world.fresh)
+    for options in (("--old", first), ("--old-roster", first / "roster.json")):
+        assert "does not come back" in world.rotate(*options, code=1)
+    assert world.ledger.read_bytes() == lines
+
+
+def test_a_lost_key_needs_a_newer_roster(world: World) -> None:
+    """A stolen, retired key and the roster of its time do not replace the present key."""
+    world.ledger.unlink()
+    world.spend(world.opened(world.fresh), 1)
+    lines, newer = world.ledger.read_bytes(), world.fresh / "roster.json"
+    world.fresh = world.old
+    assert "expected a newer roster" in world.rotate("--old-roster", newer, code=1)
+    assert world.ledger.read_bytes() == lines
+
+
+@pytest.mark.parametrize("kept", ["former-keys.json", "rosters", ""])
+def test_a_release_that_the_old_key_signed_for_is_found_again(world: World, kept: str) -> None:
     """The data set's ledger is deleted after the rotation; the run's copy tells, by the old key."""
     federation = world.federation
     roster = federation.roster()
@@ -206,10 +229,16 @@ def test_a_release_that_the_old_key_signed_for_is_found_again(world: World, kept
     world.rotate("--old", world.old)
     assert ledger_path(world.storage, run).exists()
     world.ledger.unlink()
-    if not kept:
+    if kept != "former-keys.json":
         (world.fresh / "former-keys.json").unlink()
+    if kept != "rosters":
+        shutil.rmtree(world.fresh / "rosters")
+    if not kept:  # nothing is left that knows the old key: no budget rather than a full one
+        with pytest.raises(PlanError, match=r"forgotten\. Restore former-keys\.json"):
+            world.opened(world.fresh)
+        return
     found = world.opened(world.fresh).budget
-    assert [one.run_id for one in found.charges] == ([run.hex] if kept else [])
+    assert [one.run_id for one in found.charges] == [run.hex]
 
 
 def test_former_keys_are_read_from_signed_rosters_only(world: World) -> None:
