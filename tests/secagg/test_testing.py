@@ -259,3 +259,11 @@ def test_a_round_is_a_function_of_its_seed() -> None:
 
     assert said(1) == said(1)
     assert said(1) != said(2)
+
+
+def test_a_server_whose_deadlines_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the server's is a failure, not a test that hangs."""
+    play = harness(drop={2: Phase.MASK})
+    monkeypatch.setattr(play.server, "expire", lambda _now: [])
+    with pytest.raises(LocalProtocolError, match="expected a round's end within 100 deadlines"):
+        play.run()
