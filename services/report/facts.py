@@ -26,6 +26,7 @@ class PlanFacts:
         plan: the plan.
         claimed: epsilon by trust line, infinite for no guarantee.
         floor: the fewest survivors.
+        n_c: silos that the threshold and returned charges count with; None in early ledgers.
         silos: who signed it in the run's ledger.
     """
 
@@ -33,6 +34,7 @@ class PlanFacts:
     plan: PrivacyPlan
     claimed: Mapping[str, float]
     floor: int
+    n_c: int | None
     silos: tuple[str, ...]
 
 
@@ -63,6 +65,7 @@ class Facts:
         survivors: names by the charge's entry hash, where a round was released.
         spending: (seq, epsilon so far) after each entry that changed it.
         audits: in order.
+        changes: (seq, what) of limits and keys, in order; the first limits are the first of them.
     """
 
     entries: Sequence[Entry]
@@ -76,6 +79,7 @@ class Facts:
     survivors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     spending: list[tuple[int, float]] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
+    changes: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def spent(self) -> float:
@@ -142,8 +146,10 @@ def _read(entries: Sequence[Entry]) -> Facts:
     )
     book = ChargeBook()
     for entry in entries:
+        before = book.account
         book.apply(entry)
         facts.account, facts.charges = book.account, book.charges
+        facts.changes += _changes(entry, before, book.account)
         match entry.kind:
             case Kind.PLAN_COMMIT:
                 found = _plan(entry)
@@ -171,14 +177,35 @@ def _plan(entry: Entry) -> PlanFacts:
     body = entry.body
     claimed = body["claimed"]
     assert isinstance(claimed, Mapping)  # PLAN_COMMIT as dp.commitments writes it
-    floor = body["floor"]
+    floor, n_c = body["floor"], body.get("n_c")
     return PlanFacts(
         seq=entry.seq,
         plan=PrivacyPlan.from_bytes(canonical_json(body["plan"])),
         claimed={str(name): _epsilon(one) for name, one in claimed.items()},
         floor=floor if isinstance(floor, int) else 0,
+        n_c=n_c if isinstance(n_c, int) else None,
         silos=_names(body["silos"]),
     )
+
+
+def _changes(entry: Entry, before: Account | None, after: Account | None) -> list[tuple[int, str]]:
+    """Whose key is new, or each limit of epsilon that is new or another than before."""
+    if entry.kind not in {Kind.KEY_ROTATE, Kind.BUDGET_SET}:
+        return []
+    if entry.kind is Kind.KEY_ROTATE:
+        how = "the old one lost" if entry.body.get("lost") is True else "both keys signed"
+        return [(entry.seq, f"new key of {entry.body.get('name')}, {how}")]
+    words = {
+        "epsilon": "in all", "run_epsilon": "a run", "year_epsilon": "a year",
+        "local_epsilon": "if secure aggregation fails",
+    }  # fmt: skip
+    found = []
+    for name, what in words.items():
+        old, new = (None if one is None else getattr(one, name) for one in (before, after))
+        if old != new:
+            shown = ["none" if one is None else f"{one:g}" for one in (old, new)]
+            found.append(f"limit {what}: {' → '.join(shown)}")
+    return [(entry.seq, "; ".join(found) or "other terms, the same limits")]
 
 
 def _epsilon(figure: Json) -> float:

@@ -140,8 +140,9 @@ def _budget(facts: Facts) -> list[str]:
         _row("limit", f"{account.epsilon:.4f}"),
         _row("left", f"{left:.4f}"),
     ]
+    changes = [_row(str(seq), text) for seq, text in facts.changes]
     note = f"{len(facts.live)} releases are charged, {still_open} of them not settled; "
-    note += f"{returned} charges came back with proof that nothing was released."
+    note += f"{returned} charges came back (this page checks no proof)."
     return [
         "<h2>Budget</h2>",
         bars("spent of the limit", [(account.data_set, facts.spent, account.epsilon)]),
@@ -149,6 +150,7 @@ def _budget(facts: Facts) -> list[str]:
         f'<p class="note">Read by the filter {account.filter.kind}'
         + (f" at order {account.filter.order}" if account.filter.order else "")
         + f". {note}</p>",
+        _table(("Entry", "Limits and keys, as they were changed"), changes),
     ]
 
 
@@ -335,6 +337,7 @@ def _plan_rows(one: PlanFacts) -> list[tuple[str, object]]:
         ("metrics in each release", _metric_words(plan)),
         ("silos planned", plan.cohort_size),
         ("n_c, h_dp", f"{plan.n_c}, {plan.h_dp}"),
+        ("n_c of threshold and returns", "not committed" if one.n_c is None else one.n_c),
         ("fewest survivors", one.floor),
         ("divisor W", plan.denominator),
         ("noise on the mean, L2", f"{noise_on_mean(plan):.4g}"),

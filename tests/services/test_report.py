@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dp.audit import AuditFigure
+from dp.canonical import Json
 from dp.entries import Entry, Kind
 from dp.plan import Adjacency, Mode, Participation, PrivacyPlan, Unit
 from secagg.ids import RunId
@@ -104,6 +105,39 @@ class Tags(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in {"polyline", "line", "rect", "circle"}:
             assert self.open.pop() == tag
+
+
+def test_limits_and_keys_that_were_changed_and_charges_that_came_back(tmp_path: Path) -> None:
+    """A raised limit is shown as raised, and no return is called proven."""
+    book = RunBook(tmp_path, RUN, Party(COORDINATOR, FEDERATION.coordinator), ring_plan())
+    written(tmp_path, ring_plan())
+    book.ledger.refresh()
+    writer, ledger = Party(COORDINATOR, FEDERATION.coordinator), book.ledger
+    account = read_facts(book.lines(0)).account
+    assert account is not None
+    raised = replace(account, epsilon=5000.0, year_epsilon=7.0).to_body()
+    spent = next(one for one in reversed(ledger.entries) if one.kind is Kind.ROUND_INTENT)
+    empty: dict[str, Json] = {"kind": "abandon", "statements": []}
+    back: dict[str, Json] = {"intent": spent.entry_hash, "returned": True, "proof": empty}
+    name, old, new = "silo-1", FEDERATION.identities[1].public, FEDERATION.identities[2].public
+    lost: dict[str, Json] = {"name": name, "old": old.hex(), "key": new.hex()}
+    for kind, body in (
+        (Kind.BUDGET_SET, raised),
+        (Kind.BUDGET_SET, raised),
+        (Kind.KEY_ROTATE, {**lost, "lost": True}),
+        (Kind.KEY_ROTATE, {**lost, "accepted": "00" * 64}),
+        (Kind.ROUND_ABORT, back),
+    ):
+        ledger.append(ledger.draft(kind, body, time_utc=NOW).signed_by(writer))
+    page = html(read_facts(book.lines(0)))
+    assert f"limit in all: none → {account.epsilon:g}" in page
+    assert f"limit in all: {account.epsilon:g} → 5000; limit a year: none → 7" in page
+    assert "other terms, the same limits" in page
+    assert "new key of silo-1, the old one lost" in page
+    assert "new key of silo-1, both keys signed" in page
+    assert "1 charges came back (this page checks no proof)" in page
+    assert "with proof" not in page
+    assert "<td>n_c of threshold and returns</td><td>1</td>" in page
 
 
 def test_the_page_says_what_is_promised_spent_and_assumed(tmp_path: Path) -> None:
