@@ -164,7 +164,7 @@ class DataSet:
             keys = {self.party.name: self.party.public_keys}
             check_signatures(replace(committed, sigs=own), keys)
         except LedgerIntegrityError as error:
-            raise _UnknownKeyError(error.seq, str(error)) from error
+            raise _UnknownKeyError(error.seq, error.reason) from error
         silos, threshold = committed.body.get("silos"), committed.body.get("threshold")
         listed = set(silos) if isinstance(silos, list | tuple) else set()
         signers = {one.signer for one in release.sigs} & listed
