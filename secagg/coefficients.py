@@ -88,12 +88,12 @@ def least_touched(rows: Iterable[Row]) -> int | None:
     return points.total() - fullest
 
 
-def shows(sums: Iterable[frozenset[int]], silo: int) -> bool:
-    """Whether sums over these sets of silos, of the same inputs, can be combined to one silo's."""
+def shown(sums: Iterable[frozenset[int]]) -> frozenset[int]:
+    """Whose input alone sums over these sets of silos, of the same inputs, can be combined to."""
     sets = list(sums)
-    seats = sorted(frozenset({silo}).union(*sets))
+    seats = sorted(frozenset().union(*sets))
     space = RowSpace([int(seat in members) for seat in seats] for members in sets)
-    return [int(seat == silo) for seat in seats] in space
+    return frozenset(silo for silo in seats if [int(seat == silo) for seat in seats] in space)
 
 
 def _first(row: Row) -> int:

@@ -400,7 +400,7 @@ class SiloRound:
         # With the liars, who may be honest again by now, and without them: behind a liar that comes
         # or goes, an honest silo could do so unseen.
         earlier = self._history.certified()
-        for ignored in (frozenset[int](), self._history.liars):
+        for ignored in {frozenset[int](), self._history.liars}:
             sums = [members - ignored for members in earlier]
             self._policy.check_ledger(sums, frozenset(seats) - ignored)
         effects, self.parting = [*effects, *self.parting], []

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FIRST: Final = "server/first_moment"
 SECOND: Final = "server/second_moment"
+# Where d outweighs v, a step is about η_g (1 − β₁), whatever v and τ are.
+_MOST_BETA1: Final = 0.99
 
 
 class ServerOptimizer(StrEnum):
@@ -99,7 +101,7 @@ def fedopt(plan: "TrainingPlan") -> FedAvg:
     tau = settings.number("tau", 1e-3, 1e-30) if adaptive else 0.0
     rule = OptimizerRule(
         kind=kind,
-        beta1=settings.number("beta1", 0.9, 0, 1 - 1e-12),
+        beta1=settings.number("beta1", 0.9, 0, _MOST_BETA1 if adaptive else 1 - 1e-12),
         beta2=settings.number("beta2", 0.99, 0, 1 - 1e-12) if decays else 0.0,
         tau=tau,
         initial_v=settings.number("initial_v", tau * tau, 0) if adaptive else 0.0,

@@ -23,6 +23,7 @@ from secagg.errors import (
 from secagg.evidence import Evidence, EvidenceKind, bad_dealer, bad_revealer, judge, two_statements
 from secagg.ids import RunId
 from secagg.journal import JournalEvent, JournalRecord, SiloHistory
+from secagg.lifting import may_lift
 from secagg.messages import MaskedInput, Message, Share, SurvivorsRequest, Unmask
 from secagg.secretbytes import Secret
 from secagg.testing import (
@@ -283,6 +284,15 @@ def test_a_case_about_another_state() -> None:
     old = lost(state=b"an older state")
     first = lost()
     _refused(first, "about this state only", old.case())
+
+
+def test_a_case_lifts_nobody_from_exact_queries() -> None:
+    """They share one state: who spoiled one sum over it may be honest in the next."""
+    case, roster = lost().case(), FEDERATION.roster
+    where: dict[str, Any] = {"model_hash": case.model_hash, "roster": roster}
+    assert may_lift(case, kind=case.parameters.kind, **where)
+    query = replace(case, parameters=replace(case.parameters, kind="statistics"))
+    assert not may_lift(query, kind="statistics", **where)
 
 
 def test_a_case_under_another_roster() -> None:

@@ -420,7 +420,7 @@ def test_a_vanishing_step_size_is_an_error_not_a_division_by_zero() -> None:
         ("fedadagrad", {"algorithm_settings": {"beta2": 0.9}}, "does not know"),
         ("fedadam", {"algorithm_settings": {"tau": 1e30}}, "tau.*hardly moves"),
         ("fedyogi", {"algorithm_settings": {"initial_v": 1e60}}, "initial_v.*hardly moves"),
-        ("fedadagrad", {"algorithm_settings": {"beta1": 1 - 1e-12}}, "beta1.*hardly moves"),
+        ("fedadagrad", {"algorithm_settings": {"beta1": 1 - 1e-12}}, "beta1"),
         ("qfedavg", {"algorithm_settings": {"q": -1}}, "algorithm_settings.q"),
         ("qfedavg", {"local": MOMENTUM}, "plain steps"),
         ("afl", {"weighting": "hidden", "n_cap": 5}, "afl learns the weights"),

@@ -234,6 +234,9 @@ def test_a_pinned_first_state() -> None:
         ({"ledger_min_change": 2}, [{1, 2, 3, 4}], {1, 2, 3, 5}, None),
         ({"ledger_min_change": 3}, [{1, 2, 3, 4}], {1, 2, 3, 5}, "ledger_min_change"),
         ({"ledger_window": 4}, [{1, 2, 3, 4}], {1, 2}, None),
+        # What earlier sums show, as from before the rule, the same silos again add nothing to.
+        ({"ledger_window": 4}, [{1, 2, 3, 4}, {2, 3, 4}], {2, 3, 4}, None),
+        ({"ledger_window": 4}, [{1, 2, 3, 4}, {2, 3, 4}], {2, 3}, "ledger_window"),
     ],
 )
 def test_the_participation_ledger(
