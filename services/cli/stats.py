@@ -93,6 +93,8 @@ def describe(
 
     if z is None and (adjacency or budget is not None):
         raise ConfigError("--adjacency and --budget go with --z")
+    if z is not None and not adjacency:
+        raise ConfigError("--z goes with --adjacency: add_remove, zero_out or replace_one")
     if data is not None:
         if z is not None or resume is not None:
             raise ConfigError("--z and --resume go with a federation, not with --data")

@@ -35,6 +35,7 @@ from services.security.identity import Role
 from services.security.probe import probe
 from services.settings import load_config
 from services.silo.learner import UNVERIFIED
+from services.silo.ledger import require_fit
 from services.silo.tasks import build_task
 from services.wire.calls import PROTOCOL_VERSION, Hello
 from services.wire.clients import AggregationClient
@@ -248,7 +249,7 @@ def _run(config: SiloConfig, run: Path) -> str:
     """Hold the run's settings against the policy, as far as they tell what rounds will ask.
 
     Raises:
-        PolicyRefusedError: every round would be refused by this rule.
+        PolicyRefusedError, LedgerRefusedError: every round would be refused by this rule.
     """
     policy, settings = config.policy.silo_policy(), load_config(run, RunConfig)
     plan = build_plan(settings, max_silos=200)
@@ -257,6 +258,7 @@ def _run(config: SiloConfig, run: Path) -> str:
     privacy = privacy_of(plan)
     if (h_dp := privacy.h_dp if privacy else 0) < policy.h_dp:
         raise PolicyRefusedError(f"policy rule h_dp: expected at least {policy.h_dp}, got {h_dp}")
+    require_fit(privacy, has_budget=config.privacy is not None)
     return "its settings break no rule of the policy that can be told before a round"
 
 

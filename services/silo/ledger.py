@@ -62,6 +62,19 @@ LEDGERS: Final = "ledgers"
 SPENT: Final = "this silo's data-set budget is spent; its own log has the figures"
 
 
+def require_fit(privacy: PrivacyPlan | None, *, has_budget: bool) -> None:
+    """Raise LedgerRefusedError unless both a run and a data set know of privacy, or neither."""
+    if privacy is None and has_budget:
+        raise LedgerRefusedError(
+            "this silo's data set has a privacy budget, and the run has no privacy plan"
+        )
+    if privacy is not None and not has_budget:
+        raise LedgerRefusedError(
+            "the run has a privacy plan, and this silo's settings name no data set to charge; add "
+            "[privacy] to them"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class SiloLedgers:
     """What this silo has spent and signed.
@@ -127,17 +140,9 @@ class SiloLedgers:
         privacy = privacy_of(plan)
         with _refusing():
             budget = self.budget
-            if privacy is None:
-                if budget is not None:
-                    raise LedgerRefusedError(
-                        "this silo's data set has a privacy budget, and the run has no privacy plan"
-                    )
+            require_fit(privacy, has_budget=budget is not None)
+            if privacy is None or budget is None:
                 return
-            if budget is None:
-                raise LedgerRefusedError(
-                    "the run has a privacy plan, and this silo's settings name no data set to "
-                    "charge; add [privacy] to them"
-                )
             self._require_terms(parameters, self._require_intent(parameters, privacy))
             decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
             if isinstance(decision, Deny) and self._charge(_place(parameters)) is None:

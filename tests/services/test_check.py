@@ -84,6 +84,15 @@ def test_a_run_that_the_policy_refuses_is_found(
     assert rule in _look(federation, policy=policy, ask=ask)["run"]
 
 
+def test_a_run_without_a_plan_at_a_data_set_with_a_budget(federation: LocalFederation) -> None:
+    """The silo would refuse every round of it."""
+    budget = (
+        '[privacy]\ndata_set = "cohort"\nunit = "record"\nadjacency = "zero_out"\n'
+        "epsilon = 2.0\ndelta = 1e-6\npersons = 60\n"
+    )
+    assert "the run has no privacy plan" in _look(federation, policy=budget)["run"]
+
+
 def test_a_run_that_the_policy_allows_is_fine(federation: LocalFederation) -> None:
     """The control."""
     found = _look(federation, policy="max_redundancy = 2", ask="[recompute]\nredundancy = 2")

@@ -211,7 +211,7 @@ def test_files_are_asked_in_this_process(tmp_path: Path) -> None:
     [
         (("--adjacency", "zero_out"), "go with --z"),
         (("--budget", "3"), "go with --z"),
-        (("--z", "4"), "noise.adjacency"),
+        (("--z", "4"), "--z goes with --adjacency"),
         (("--z", "4", "--adjacency", "neighborly"), "noise.adjacency"),
         (("--z", "4", "--data", "a.csv"), "not with --data"),
         (("--operator", "nowhere.toml"), "nowhere.toml"),
