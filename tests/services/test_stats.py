@@ -213,7 +213,7 @@ def test_files_are_asked_in_this_process(tmp_path: Path) -> None:
         (("--budget", "3"), "go with --z"),
         (("--z", "4"), "--z goes with --adjacency"),
         (("--z", "4", "--adjacency", "neighborly"), "noise.adjacency"),
-        (("--z", "4", "--data", "a.csv"), "not with --data"),
+        (("--z", "4", "--adjacency", "zero_out", "--data", "a.csv"), "not with --data"),
         (("--operator", "nowhere.toml"), "nowhere.toml"),
     ],
     ids=["adjacency", "budget", "no-adjacency", "neighborly", "data", "operator"],
