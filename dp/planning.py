@@ -4,27 +4,22 @@ Nobody should start a run that trains on noise. The signal a round can show is b
 norm; the noise is known beforehand; their ratio tells useless plans from useful ones.
 """
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
-from dp.calibration import calibrate_z, plan_z
-from dp.errors import PrivacyError
-from dp.plan import Adjacency, Mode, Participation, PrivacyPlan, Unit, noise_on_mean
+from dp.accountant import PRV_TIMEOUT_S, EpsResult, epsilon
+from dp.calibration import plan_z
+from dp.errors import PlanError, PrivacyError
+from dp.events import Event
+from dp.plan import RESERVE, Adjacency, Mode, Participation, PrivacyPlan, Unit, noise_on_mean
+from dp.sensitivity import event_of
 
 # Below a tenth no number of rounds that the same budget pays for makes up for it (decision 1).
 _USELESS: Final = 0.1
 _FAIR: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRow:
-    """The noise multiplier that a target needs."""
-
-    epsilon: float
-    rounds: int
-    z: float
 
 
 class Verdict(StrEnum):
@@ -51,6 +46,9 @@ class Setting:
         local_steps: K, where the mode has local steps.
         n_c: silos that may collude with the coordinator.
         h_dp: honest shares that ring noise is divided by.
+
+    Raises:
+        PlanError: epsilon, delta or q is out of range, whatever the mode.
     """
 
     silos: int
@@ -63,6 +61,15 @@ class Setting:
     local_steps: int = 1
     n_c: int = 1
     h_dp: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what no mode could have."""
+        if not 0.0 < self.epsilon < math.inf:
+            raise PlanError(f"epsilon: expected a finite number above 0, got {self.epsilon!r}")
+        if not 0.0 < self.delta < 1.0:
+            raise PlanError(f"delta: expected 0 < delta < 1, got {self.delta!r}")
+        if not 0.0 < self.q <= 1.0:
+            raise PlanError(f"q: expected 0 < q <= 1, got {self.q!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,20 +93,80 @@ class ModeAdvice:
     reason: str
 
 
-def noise_table(
-    epsilons: Iterable[float], rounds: Iterable[int], *, delta: float, q: float = 1.0
-) -> tuple[NoiseRow, ...]:
-    """Z for every pair of a target and a number of rounds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRow:
+    """What every mode needs and can show for one target over one number of rounds.
 
-    Raises:
-        PlanError: a value is out of range.
-        CalibrationError: no z reaches one of the targets.
+    Attributes:
+        epsilon: the target.
+        rounds: T.
+        modes: in the order of `Mode`, whatever their prospects.
     """
-    steps = tuple(rounds)
+
+    epsilon: float
+    rounds: int
+    modes: tuple[ModeAdvice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TighterFigure:
+    """PRV's epsilon of a whole plan beside the one that is enforced.
+
+    Attributes:
+        modes: whose plans release the same.
+        enforced: by RDP, as budgets are charged.
+        shown: by PRV; RDP's with a note that says why where PRV has none.
+    """
+
+    modes: tuple[Mode, ...]
+    enforced: float
+    shown: EpsResult
+
+
+def noise_table(
+    setting: Setting, epsilons: Iterable[float], rounds: Iterable[int]
+) -> tuple[NoiseRow, ...]:
+    """The setting with every pair of a target and a number of rounds in place of its own."""
+    counts = tuple(rounds)
     return tuple(
-        NoiseRow(epsilon=eps, rounds=count, z=calibrate_z(eps, delta, steps=count, q=q))
+        NoiseRow(
+            epsilon=eps,
+            rounds=count,
+            modes=tuple(
+                _advise(replace(setting, epsilon=eps, rounds=count), mode) for mode in Mode
+            ),
+        )
         for eps in epsilons
-        for count in steps
+        for count in counts
+    )
+
+
+def tighter_figures(
+    setting: Setting, *, prv_timeout_s: float = PRV_TIMEOUT_S
+) -> tuple[TighterFigure, ...]:
+    """PRV's figure for the plans that sample: shown, never enforced.
+
+    A filter of adaptive choices has no PRV (decision 9); a plan whose noise and rounds are frozen
+    has. Each figure takes a child process, which imports torch and has a time-out of its own.
+    """
+    sampled: dict[Event, list[Mode]] = {}
+    for mode in Mode:
+        try:
+            plan = _plan(setting, mode, _unit(mode))
+        except PrivacyError:
+            continue  # `advise` says why
+        if plan.participation is Participation.POISSON:
+            event = event_of(plan, z=plan.z)
+            whole = replace(event, count=event.count * plan.rounds)
+            sampled.setdefault(whole, []).append(mode)
+    delta = setting.delta * (1.0 - RESERVE)
+    return tuple(
+        TighterFigure(
+            modes=tuple(modes),
+            enforced=epsilon([event], delta, method="rdp").eps,
+            shown=epsilon([event], delta, method="prv", prv_timeout_s=prv_timeout_s),
+        )
+        for event, modes in sampled.items()
     )
 
 

@@ -1,11 +1,15 @@
 """`secagg plan`: what a privacy plan will cost, before anything runs."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.options import AsJson, show
+
+if TYPE_CHECKING:
+    from dp.planning import NoiseRow, TighterFigure  # numpy comes with them
 
 _EPSILONS = (1.0, 3.0, 8.0)
 
@@ -27,7 +31,7 @@ def plan(
 ) -> None:
     """Show which mode fits, and the noise that targets need: nobody should train on noise."""
     from dp.errors import PrivacyError
-    from dp.planning import Setting, Verdict, advise, noise_table
+    from dp.planning import Setting, Verdict, advise, noise_table, tighter_figures
     from secagg.parameters import threshold
     from secagg.policy import SiloPolicy
     from services.errors import ConfigError
@@ -59,17 +63,66 @@ def plan(
             h_dp=max(threshold(silos, colluding) - colluding, 1),
         )
         advice = advise(setting)
-        table = noise_table(sorted({*_EPSILONS, epsilon}), (rounds,), delta=delta, q=q)
+        counts = sorted({max(rounds // 4, 1), max(rounds // 2, 1), rounds, 2 * rounds})
+        table = noise_table(setting, sorted({*_EPSILONS, epsilon}), counts)
+        tighter = tighter_figures(setting)
     except PrivacyError as error:
         raise ConfigError(str(error)) from error
     lines = [f"{'mode':<9}{'unit':<9}{'verdict':<9}{'z':>9}  at best"]
     for one in advice:
         z = "–" if one.verdict is Verdict.REFUSED else f"{one.z:.3f}"
         lines.append(f"{one.mode:<9}{one.unit:<9}{one.verdict:<9}{z:>9}  {one.reason}")
-    lines += ["", f"noise multiplier z for {rounds} rounds, delta {delta:g}, q {q:g}:"]
-    lines += [f"  epsilon {row.epsilon:<6g} z = {row.z:.4f}" for row in table]
+    lines += [*_tighter_lines(tighter, rounds), "", *_table_lines(table, delta, q)]
+    rows = [
+        {"epsilon": row.epsilon, "rounds": row.rounds, **asdict(one)}
+        for row in table
+        for one in row.modes
+    ]
     show(
-        {"modes": [asdict(one) for one in advice], "noise": [asdict(row) for row in table]},
+        {
+            "modes": [asdict(one) for one in advice],
+            "noise": rows,
+            "tighter": [asdict(one) for one in tighter],
+        },
         "\n".join(lines),
         as_json=as_json,
     )
+
+
+def _tighter_lines(figures: "tuple[TighterFigure, ...]", rounds: int) -> list[str]:
+    """PRV's figure beside the enforced one, or why there is none."""
+    lines = [""] if figures else []
+    for one in figures:
+        names = ", ".join(one.modes)
+        by_prv = (
+            f"no figure by PRV ({one.shown.note})"
+            if one.shown.note
+            else f"{one.shown.eps:.3f} by PRV: tighter, shown only"
+        )
+        lines.append(
+            f"epsilon of {rounds} rounds, {names}: {one.enforced:.3f} enforced (RDP); {by_prv}"
+        )
+    return lines
+
+
+def _table_lines(table: "tuple[NoiseRow, ...]", delta: float, q: float) -> list[str]:
+    """A line for each target and number of rounds, a column for each mode."""
+    from dp.planning import Verdict
+
+    marks = {Verdict.FITS: "*", Verdict.WEAK: "", Verdict.USELESS: "x", Verdict.REFUSED: ""}
+    lines = [
+        f"noise multiplier z / signal to noise at best, for delta {delta:g}, q {q:g}",
+        "(* fits, x useless, – refused):",
+        _line("epsilon", "rounds", (one.mode for one in table[0].modes)),
+    ]
+    for row in table:
+        cells = (
+            "–" if one.z == 0.0 else f"{one.z:.4g}/{one.signal_to_noise:.2g}{marks[one.verdict]}"
+            for one in row.modes
+        )
+        lines.append(_line(f"{row.epsilon:g}", str(row.rounds), cells))
+    return lines
+
+
+def _line(epsilon: str, rounds: str, cells: Iterable[str]) -> str:
+    return f"{epsilon:<9}{rounds:<8}{''.join(f'{cell:<14}' for cell in cells)}".rstrip()

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dp import accountant
 from dp.accountant import epsilon
 from dp.calibration import PRECISION, calibrate_z, plan_z
 from dp.errors import CalibrationError, PlanError
 from dp.events import GaussianEvent, PoissonGaussianEvent
-from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
-from dp.planning import Setting, Verdict, advise, noise_table, signal_to_noise
+from dp.plan import RESERVE, Adjacency, Mode, PrivacyPlan, Unit
+from dp.planning import (
+    Setting,
+    Verdict,
+    advise,
+    noise_table,
+    signal_to_noise,
+    tighter_figures,
+)
 from dp.trust import plan_epsilon
 
 dp_accounting = pytest.importorskip("dp_accounting")
@@ -29,9 +37,13 @@ def test_the_planning_table_is_the_published_one() -> None:
         8.0: (1.898, 4.244, 6.002),
         10.0: (1.581, 3.535, 4.999),
     }
-    rows = noise_table(published, (10, 50, 100), delta=1e-5)
+    setting = Setting(
+        silos=10, dimension=4, units=5000, epsilon=1.0, delta=1e-5 / (1.0 - RESERVE), rounds=1
+    )
+    rows = noise_table(setting, published, (10, 50, 100))
     for row, expected in zip(rows, [z for zs in published.values() for z in zs], strict=True):
-        assert row.z == pytest.approx(expected, rel=5e-4)
+        found = {one.mode: one.z for one in row.modes}
+        assert found[Mode.CENTRAL] == pytest.approx(expected, rel=5e-4)
 
 
 @given(st.floats(0.05, 50.0), st.floats(1e-9, 1e-3), st.integers(1, 10_000))
@@ -129,6 +141,42 @@ class TestAdvice:
         assert found[Mode.CENTRAL] is Verdict.FITS
         middle = {one.mode: one.verdict for one in advise(replace(tiny, dimension=100))}
         assert middle[Mode.CENTRAL] is Verdict.WEAK
+
+    def test_the_table_shows_each_pair_as_a_plan_of_it_would_do(self) -> None:
+        """Targets and rounds both vary; a mode's cell is its advice."""
+        rows = noise_table(self.SETTING, (3.0, 8.0), (25, 50))
+        assert [(row.epsilon, row.rounds) for row in rows] == [
+            (3.0, 25),
+            (3.0, 50),
+            (8.0, 25),
+            (8.0, 50),
+        ]
+        assert set(rows[-1].modes) == set(advise(self.SETTING))
+        for fewer, more in ((rows[0], rows[1]), (rows[2], rows[3])):
+            assert all(a.z < b.z for a, b in zip(fewer.modes, more.modes, strict=True))
+
+    def test_prv_is_shown_for_plans_that_sample(self) -> None:
+        """Tighter than what is enforced; equal releases are computed once; none at q = 1."""
+        (found,) = tighter_figures(replace(self.SETTING, local_steps=1), prv_timeout_s=120.0)
+        assert found.modes == (Mode.FEDSGD, Mode.PATIENT, Mode.ISRL)
+        assert found.enforced == pytest.approx(8.0, rel=1e-3)
+        assert (found.shown.method, found.shown.note) == ("prv", "")
+        assert found.shown.eps == pytest.approx(7.0, abs=0.1)
+        assert tighter_figures(replace(self.SETTING, q=1.0)) == ()
+
+    def test_prv_that_fails_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Local steps are releases of their own, so isrl's figure is apart; refused modes none."""
+        monkeypatch.setattr(accountant, "_PRV_COMMAND", "print('no')")
+        found = tighter_figures(replace(self.SETTING, silos=5))
+        assert [one.modes for one in found] == [(Mode.ISRL,)]
+        assert found[0].shown.note == "PRV did not start; RDP shown"
+        assert found[0].shown.eps == found[0].enforced
+
+    @pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"delta": 1.0}, {"q": 0.0}])
+    def test_what_no_mode_could_have_is_refused(self, change: dict[str, float]) -> None:
+        """It is not shown as five modes that do not fit."""
+        with pytest.raises(PlanError, match=next(iter(change))):
+            replace(self.SETTING, **change)  # type: ignore[arg-type] # only these floats
 
     def test_refused_modes_say_why(self) -> None:
         """A cohort too small for the floor has no ring mode."""

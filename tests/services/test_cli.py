@@ -330,6 +330,46 @@ def test_a_plan_shows_no_noise_for_what_is_refused() -> None:
     assert "note:" not in done.stderr
 
 
+def test_a_plan_shows_noise_by_target_and_rounds() -> None:
+    """A quarter, half and double of what was asked stand beside it; JSON has the same cells."""
+    import json
+
+    done = secagg(*PLAN, "-e", "5")
+    lines = done.stdout.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("epsilon  rounds  central"))
+    cells = [line.split() for line in lines[start + 1 :]]
+    pairs = [(eps, count) for eps in ("1", "3", "5", "8") for count in ("2", "5", "10", "20")]
+    assert [tuple(row[:2]) for row in cells] == pairs
+    rows = json.loads(secagg(*PLAN, "-e", "5", "--json").stdout)["noise"]
+    assert len(rows) == 5 * len(pairs)
+    asked = next(r for r in rows if (r["mode"], r["epsilon"], r["rounds"]) == ("central", 5, 10))
+    assert asked["z"] == pytest.approx(2.820, rel=2e-3)
+    shown = cells[pairs.index(("5", "10"))][2]
+    assert shown.startswith(f"{asked['z']:.4g}/{asked['signal_to_noise']:.2g}")
+    assert "PRV" not in done.stdout
+
+
+def test_a_sampled_plan_shows_prv_or_why_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the enforced figure, and named as shown only."""
+    from dp import accountant
+    from services.cli.plan import plan
+
+    def lines(command: str) -> list[str]:
+        monkeypatch.setattr(accountant, "_PRV_COMMAND", command)
+        plan(silos=10, dimension=10, units=500, rounds=4, q=0.1)
+        return [line for line in capsys.readouterr().out.splitlines() if "PRV" in line]
+
+    (shown,) = lines("import sys; print('ready', flush=True); sys.stdin.read(); print(6.5)")
+    assert shown == (
+        "epsilon of 4 rounds, fedsgd, patient, isrl: 8.000 enforced (RDP); 6.500 by PRV: "
+        "tighter, shown only"
+    )
+    (failed,) = lines("print('no')")
+    assert failed.endswith("no figure by PRV (PRV did not start; RDP shown)")
+
+
 def test_a_plan_without_two_honest_silos_is_refused() -> None:
     """Whatever the mode: the sum of one honest silo is its input."""
     done = secagg(*PLAN, "--n-c", "4")
