@@ -3,7 +3,7 @@
 import math
 
 from dp.calibration import plan_z
-from dp.errors import PrivacyError
+from dp.errors import PlanError, PrivacyError
 from dp.plan import (
     AdaptiveClip,
     Adjacency,
@@ -88,6 +88,9 @@ def _plan(config: RunConfig, settings: Privacy, size: int) -> PrivacyPlan:
 
 def _z(config: RunConfig, settings: Privacy, mode: Mode, steps: int) -> float:
     assert settings.epsilon is not None  # the settings have z or epsilon
+    if Noise(settings.noise) is Noise.SKELLAM:
+        # z for a target is found for Gaussian noise; Skellam's would pass the target (6.52 for 6)
+        raise PlanError("noise skellam: expected z, got epsilon: give z, which is accounted by RDP")
     return plan_z(
         settings.epsilon,
         settings.delta,

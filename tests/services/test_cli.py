@@ -370,6 +370,22 @@ def test_a_sampled_plan_shows_prv_or_why_not(
     assert failed.endswith("no figure by PRV (PRV did not start; RDP shown)")
 
 
+@pytest.mark.parametrize(("target", "code"), [("epsilon = 6.0", 2), ("z = 4.0", 0)])
+def test_skellam_takes_z_and_no_target(tmp_path: Path, target: str, code: int) -> None:
+    """The Gaussian's z for epsilon 6 would give 6.52 under Skellam noise."""
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "x"\nrounds = 1\nmin_silos = 5\n[local]\nsteps = 1\nlearning_rate = 0.1\n'
+        '[task]\nname = "fl.testing:toy_task"\n[privacy]\nmode = "silo"\n'
+        'adjacency = "zero_out"\nclip = 1.0\ndelta = 1e-5\ndimension = 1\nnoise = "skellam"\n'
+        + target,
+        encoding="utf-8",
+    )
+    done = secagg("simulate", "--config", str(config), "--silos", "5")
+    assert done.returncode == code, done.stderr
+    assert ("noise skellam: expected z, got epsilon" in done.stderr) is bool(code)
+
+
 def test_a_plan_without_two_honest_silos_is_refused() -> None:
     """Whatever the mode: the sum of one honest silo is its input."""
     done = secagg(*PLAN, "--n-c", "4")
