@@ -121,8 +121,8 @@ ACTIONS: Final = {
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`. Where a "
     "silo has answered the plans of eight runs within seven days that charged nothing, it answers "
-    "again when the week is over: start no private run with a silo that does not sign, for the others "
-    "count it.",
+    "again when the week is over: start no private run with a silo that does not sign, for the "
+    "others count it.",
     "BudgetExhaustedError": "The data set's budget is spent; its owner decides.",
     "PRIVACY": "Read the message.",
     "PLAN": _PLAN,
