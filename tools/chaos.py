@@ -47,6 +47,7 @@ from services.clock import monotonic
 from services.demo.federation import COORDINATOR, Child, ChildError, LocalFederation
 from services.enrollment.authority import newest_roster
 from services.errors import ServiceError
+from services.silo import said
 from services.silo.data_set import data_set_path
 from services.silo.ledger import LEDGERS
 from services.wire.calls import RoundReport, RunState, RunStatus
@@ -491,8 +492,8 @@ def budgets(home: Path, random: Random, kills: int) -> None:
 def _look_at_ledgers(federation: LocalFederation, seen: dict[Path, list[bytes]]) -> None:
     """Whatever stood in a ledger once stands in it now, in the same place."""
     for path in sorted(federation.home.glob("*/storage/ledgers/*.jsonl")):
-        if path.name.endswith(".heads.jsonl"):
-            continue  # not a ledger: the newest heads that silos have signed
+        if path.name.endswith(".heads.jsonl") or path.name == said.FILE:
+            continue  # no ledgers: the newest heads that silos have signed, and what they have said
         whole = path.read_bytes().rpartition(b"\n")[0].splitlines()
         if whole[: len(seen.get(path, []))] != seen.get(path, []):
             raise ChaosError(f"{path}: lines that were there are gone")
