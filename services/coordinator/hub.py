@@ -49,6 +49,10 @@ class Hub:
         self._former |= {seat.index: seat for seat in self.roster.seats}
         self.roster = roster
         self.presence.greet_again()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the silos' open polls; each is answered that there is nothing."""
         for mailbox in self._mailboxes.values():
             mailbox.interrupt()
 
