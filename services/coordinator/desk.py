@@ -383,7 +383,7 @@ class RunDesk:
             settlements=Settlements(run=record.run, hub=hub, store=self.store, log=log),
             plan=plan,
             course=course,
-            begin=_beginning(plan, record.run, snapshot),
+            begin=_beginning(plan, record.run, b"" if record.cohort else snapshot),
             min_silos=config.run.min_silos or plan.max_silos,
             hub=hub,
             store=self.store,
