@@ -69,6 +69,8 @@ class Advise(Settings):
 class QueryConfig(Columns):
     """A statistics run, as `secagg stats` makes it of columns.toml and its options."""
 
+    file_name: ClassVar[str] = "run.toml"  # by its [run], whatever else is wrong with it
+
     run: QueryRun
     recompute: Recompute = Recompute()
     advise: Advise | None = None

@@ -9,6 +9,7 @@ from typing import Final
 from fl.plan import TABULAR
 from fl.state import encode_state
 from secagg.ids import RunId
+from secagg.rng import SystemRng
 from services.cli.options import pick_run, whole_id
 from services.clock import monotonic, utc_now
 from services.config import OperatorConfig
@@ -56,6 +57,15 @@ async def find_run(client: RunClient, text: str) -> RunId:
         return run
     runs = [one.run for one in await client.list_runs()]
     return pick_run(text, runs, hint="see `secagg run list`")
+
+
+async def run_to_start(client: RunClient, resume: str | None) -> RunId:
+    """A new run's id, or that of the run to go on with.
+
+    Raises:
+        ConfigError: as `find_run`.
+    """
+    return await find_run(client, resume) if resume else RunId(SystemRng().bytes(16))
 
 
 def _untold(_text: str) -> None:

@@ -34,6 +34,13 @@ Operator = Annotated[
 ]
 Run = Annotated[str, typer.Argument(help="The run's id, or how it begins.")]
 Silo = Annotated[str, typer.Argument(help="The silo's name in the roster.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        help="Go on with this run, which failed or was stopped: its id, or how it begins.",
+    ),
+]
 
 STOPPED_EXIT: Final = 10
 BUDGET_EXIT: Final = 11
@@ -60,13 +67,7 @@ def start(
     config: Config,
     operator: Operator = OPERATOR_FILE,
     watch_too: Annotated[bool, typer.Option("--watch", help="Stay and follow the run.")] = False,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            "--resume",
-            help="Go on with this run, which failed or was stopped: its id, or how it begins.",
-        ),
-    ] = None,
+    resume: Resume = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run; prints its id. The coordinator takes one run at a time.
@@ -186,12 +187,10 @@ def fetch(
 
 
 async def _start(config: Path, operator: Path, resume: str | None) -> "tuple[RunId, str]":
-    from secagg.ids import RunId
-    from secagg.rng import SystemRng
-    from services.cli.operator import find_run, run_client, start_run
+    from services.cli.operator import run_client, run_to_start, start_run
 
     async with run_client(operator) as client:
-        run = await find_run(client, resume) if resume else RunId(SystemRng().bytes(16))
+        run = await run_to_start(client, resume)
         return run, (await start_run(client, config, run)).state.value
 
 

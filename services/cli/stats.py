@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.options import AsJson, show
-from services.cli.run import OPERATOR_FILE, Operator, Run, exit_code
+from services.cli.run import OPERATOR_FILE, Operator, Resume, Run, exit_code
 
 if TYPE_CHECKING:
     from fl.advisor import Advice, Circumstances
     from fl.queries import Columns, StatisticsQuery, StatisticsResult
     from fl.query_plan import QueryPlan
-    from secagg.ids import RunId
     from services.query_config import Advise
     from services.wire.calls import RunStatus
 
@@ -48,10 +47,6 @@ MinSilos = Annotated[
 ]
 Redundancy = Annotated[
     int, typer.Option("--redundancy", min=0, help="Silos that recompute each part of the sum.")
-]
-Resume = Annotated[
-    str | None,
-    typer.Option("--resume", help="Go on with this run, which failed or was stopped."),
 ]
 _QUARTILES = (0.25, 0.5, 0.75)
 
@@ -165,25 +160,24 @@ def show_result(run: Run, operator: Operator = OPERATOR_FILE, as_json: AsJson = 
 
 def _answer(document: bytes, operator: Path, resume: str | None, *, as_json: bool) -> None:
     """Start a statistics run, follow it to its end, and print what it has found."""
-    from secagg.ids import RunId
-    from secagg.rng import SystemRng
-
-    run = RunId.parse(resume) if resume else RunId(SystemRng().bytes(16))
-    status, data = asyncio.run(_ask(document, operator, run))
+    status, data = asyncio.run(_ask(document, operator, resume))
     if data is None:
         raise typer.Exit(exit_code(status.summary.state))
     _show(document, status, data, as_json=as_json)
 
 
-async def _ask(document: bytes, operator: Path, run: "RunId") -> "tuple[RunStatus, bytes | None]":
+async def _ask(
+    document: bytes, operator: Path, resume: str | None
+) -> "tuple[RunStatus, bytes | None]":
     from rich.console import Console
 
     from services.cli.display import RunDisplay, state_line
-    from services.cli.operator import fetch_released, follow, run_client
+    from services.cli.operator import fetch_released, follow, run_client, run_to_start
     from services.wire.calls import RunState, StartCall
 
     status = None
     async with run_client(operator) as client:
+        run = await run_to_start(client, resume)
         await client.start_run(StartCall(run=run, config=document))
         typer.echo(f"run {run.hex}", err=True)
         with RunDisplay(Console(stderr=True)) as display:

@@ -429,6 +429,26 @@ def test_what_names_no_run_is_refused_before_anybody_is_asked(text: str) -> None
         asyncio.run(find())
 
 
+def test_a_run_that_goes_on_is_named_as_every_other_one() -> None:
+    """Else it is a new one."""
+    import asyncio
+
+    import grpc
+
+    from services.cli.operator import run_to_start
+    from services.errors import ConfigError
+    from services.wire.clients import RunClient
+
+    async def start(resume: str | None) -> str:
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            return (await run_to_start(RunClient(channel, target="127.0.0.1:1"), resume)).hex
+
+    assert asyncio.run(start("0f" * 16)) == "0f" * 16
+    assert asyncio.run(start(None)) != asyncio.run(start(None))
+    with pytest.raises(ConfigError, match="4 of its first digits"):
+        asyncio.run(start("0f3"))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

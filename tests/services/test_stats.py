@@ -90,6 +90,13 @@ def test_settings_that_cannot_be_are_named(text: str, message: str) -> None:
         plan_of(config(text), max_silos=4)
 
 
+def test_a_statistics_run_is_taken_for_no_other_file() -> None:
+    """Whoever mistypes an option is not sent to look for another kind of settings."""
+    with pytest.raises(ConfigError, match=r"noise\.z: expected greater than 0") as caught:
+        config(f'{COLUMNS}[run]\nname = "a"\n{NOISED.replace("z = 4.0", "z = -4.0")}')
+    assert "looks like" not in str(caught.value)
+
+
 def silo(*parts: str, rule: str = "", columns: str = "") -> SiloConfig:
     """A silo's settings."""
     lines = [f'statistics = "{rule}"\n'] if rule else []
