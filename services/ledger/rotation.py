@@ -12,13 +12,11 @@ from dp.canonical import Json
 from dp.entries import Kind
 from dp.keyring import Rotation, accepted_message, current_key
 from dp.ledger import Ledger, LedgerKind
-from secagg.errors import RosterError
-from secagg.ids import SiloId
 from secagg.keys import IdentityKey
 from secagg.roster import Roster
 from services.enrollment.roster_file import ROSTER, TRUST, Trust, load_roster, load_trust
 from services.errors import ConfigError, CredentialError, NotFoundError
-from services.ledger.parties import COORDINATOR, Party, note_former
+from services.ledger.parties import Party, note_former, public_keys
 from services.security.credentials import load_identity
 from services.storage.ledger import FileLedgerStore
 
@@ -40,14 +38,6 @@ class NewKeys:
     trust: Trust
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldKey:
-    """The key that wrote the ledgers until now: itself, or a roster that listed it."""
-
-    key: IdentityKey | None
-    roster: Roster | None
-
-
 def new_keys(directory: Path) -> NewKeys:
     """Read the folder with the new keys.
 
@@ -63,21 +53,23 @@ def new_keys(directory: Path) -> NewKeys:
     )
 
 
-def old_key(fresh: NewKeys, *, folder: Path | None, roster_file: Path | None) -> OldKey:
-    """Read the old key, or the signed roster that lists it.
+def old_key(
+    fresh: NewKeys, *, folder: Path | None, roster_file: Path | None
+) -> IdentityKey | Roster:
+    """Read the key that wrote the ledgers until now, or the signed roster that lists it.
 
     Raises:
         ConfigError: neither is named, or both.
         CredentialError: it cannot be read, or the roots did not sign it.
     """
     if folder is not None and roster_file is None:
-        return OldKey(key=load_identity(folder), roster=None)
+        return load_identity(folder)
     if folder is None and roster_file is not None:
-        return OldKey(key=None, roster=load_roster(roster_file, fresh.trust))
+        return load_roster(roster_file, fresh.trust)
     raise ConfigError("expected --old or --old-roster, one of them")
 
 
-def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> bool:
+def rotate_ledger(path: Path, fresh: NewKeys, old: IdentityKey | Roster, *, time_utc: str) -> bool:
     """Append KEY_ROTATE; False if the ledger has the new key already.
 
     Raises:
@@ -90,7 +82,7 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> 
     if not ledger.entries:
         raise NotFoundError(f"{path}: expected a ledger")
     name = str(ledger.entries[0].body.get("writer"))
-    if _listed(fresh.roster, name) != fresh.key.public:
+    if public_keys(fresh.roster).get(name) != fresh.key.public:
         raise CredentialError(
             f"{fresh.directory}: its roster lists another identity key for {name!r}",
             hint="install the bundle that was issued for the new keys",
@@ -98,7 +90,7 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> 
     found = current_key(ledger.entries, name)
     if found == fresh.key.public:
         return False
-    before = old.key.public if old.key is not None else _listed(old.roster, name)
+    before = old.public if isinstance(old, IdentityKey) else public_keys(old).get(name)
     if before is None or before != found:
         raise CredentialError(
             f"{path}: its last key of {name!r} is not the old one that was named",
@@ -110,7 +102,7 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> 
             f"{path}: {name!r} has had this key before; a replaced key does not come back",
             hint="make new keys, have the authority list them, and rotate to those",
         )
-    if old.roster is not None and old.roster.version >= fresh.roster.version:
+    if isinstance(old, Roster) and old.version >= fresh.roster.version:
         raise CredentialError(
             f"{fresh.directory}: expected a newer roster than the one that lists the lost key",
             hint="install the newest bundle beside the new keys",
@@ -119,23 +111,12 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: OldKey, *, time_utc: str) -> 
         ledger.verify({name: {before, fresh.key.public}})  # a run's has others' keys, too
     body: dict[str, Json] = {"name": name, "old": before.hex(), "key": fresh.key.public.hex()}
     message = accepted_message(ledger.head().entry_hash, name, before, fresh.key.public)
-    if old.key is not None:
+    if isinstance(old, IdentityKey):
         body["accepted"] = fresh.key.sign(message).hex()
     else:
         body["lost"] = True
+    writer = old if isinstance(old, IdentityKey) else fresh.key
     note_former(fresh.directory, before)
     draft = ledger.draft(Kind.KEY_ROTATE, body, time_utc=time_utc)
-    ledger.append(draft.signed_by(Party(name, old.key or fresh.key)))
+    ledger.append(draft.signed_by(Party(name, writer)))
     return True
-
-
-def _listed(roster: Roster | None, name: str) -> bytes | None:
-    """The key that a roster lists for the writer of a ledger."""
-    if roster is None:
-        return None
-    if name == COORDINATOR:
-        return roster.coordinator_key
-    try:
-        return roster.seat_of(SiloId(name)).identity_key
-    except RosterError:
-        return None
