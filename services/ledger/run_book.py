@@ -89,6 +89,13 @@ def plan_entry(ledger: Ledger, digest: str, run_id: str | None = None) -> Entry 
     return None
 
 
+def plan_silos(committed: Entry) -> frozenset[str]:
+    """The silos that a PLAN_COMMIT names, each of which signs it; none if it names no list."""
+    silos = committed.body.get("silos")
+    listed = silos if isinstance(silos, list | tuple) else ()
+    return frozenset(name for name in listed if isinstance(name, str))
+
+
 class RunBook:
     """One run's ledger."""
 

@@ -24,7 +24,7 @@ from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
 from services.config import DataSetBudget
 from services.ledger.parties import Party
-from services.ledger.run_book import plan_entry
+from services.ledger.run_book import plan_entry, plan_silos
 from services.observe.logs import get_logger
 from services.release import software_versions
 from services.storage.ledger import FileLedgerStore
@@ -165,9 +165,8 @@ class DataSet:
             check_signatures(replace(committed, sigs=own), keys)
         except LedgerIntegrityError as error:
             raise _UnknownKeyError(error.seq, error.reason) from error
-        silos, threshold = committed.body.get("silos"), committed.body.get("threshold")
-        listed = set(silos) if isinstance(silos, list | tuple) else set()
-        signers = {one.signer for one in release.sigs} & listed
+        threshold = committed.body.get("threshold")
+        signers = {one.signer for one in release.sigs} & plan_silos(committed)
         return isinstance(threshold, int) and len(signers) >= threshold
 
     def _is_new(self) -> bool:

@@ -50,7 +50,7 @@ from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
 from services.ledger.proofs import is_promise, read_proof, smallest_cohort
-from services.ledger.run_book import ledger_path, plan_entry
+from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import Logger
 from services.silo.data_set import DataSet
 from services.silo.run_lines import check_run_lines
@@ -159,8 +159,7 @@ class SiloLedgers:
         if privacy is None:
             return None
         committed = plan_entry(self._copy(parameters.run), privacy.digest.hex())
-        silos = None if committed is None else committed.body.get("silos")
-        signed = set(silos) if isinstance(silos, list | tuple) else set()
+        signed = frozenset() if committed is None else plan_silos(committed)
         seats = self.roster().seats
         return frozenset(one.index for one in seats if one.silo.name in signed)
 
@@ -329,8 +328,7 @@ class SiloLedgers:
             raise PlanError("PLAN_COMMIT: the digest is not the plan's")
         if plan_entry(ledger, plan.digest.hex()) is not None:
             raise PlanError("PLAN_COMMIT: this plan has been committed to before")
-        silos = entry.body.get("silos")
-        if not isinstance(silos, list | tuple) or self.party.name not in silos:
+        if self.party.name not in plan_silos(entry):
             raise PlanError("PLAN_COMMIT: expected this silo among those that sign it")
         least, floor, n_c = (entry.body.get(name) for name in ("threshold", "floor", "n_c"))
         may_collude = max(plan.n_c, self.policy.colluding(self.roster()))
@@ -416,8 +414,7 @@ class SiloLedgers:
         if committed is None:
             raise PlanError("ROUND_RELEASE: this ledger holds no commitment to its plan")
         floor, least = committed.body.get("floor"), committed.body.get("threshold")
-        silos, threshold = committed.body.get("silos"), entry.body.get("threshold")
-        listed = isinstance(silos, list | tuple) and names <= set(silos)
+        threshold, listed = entry.body.get("threshold"), names <= plan_silos(committed)
         enough = isinstance(floor, int) and len(names) >= floor
         signed = isinstance(least, int) and isinstance(threshold, int) and threshold >= least
         if not (listed and enough and signed):
@@ -472,9 +469,7 @@ class SiloLedgers:
         Raises:
             LedgerRefusedError: it is not.
         """
-        body = committed.body
-        silos = body.get("silos")
-        if not isinstance(silos, list | tuple) or self.party.name not in silos:
+        if self.party.name not in plan_silos(committed):
             raise LedgerRefusedError("this silo has not signed the run's privacy plan")
         if parameters.graph != GRAPH_COMPLETE:
             raise LedgerRefusedError("a run with a privacy plan needs the complete graph")
@@ -485,7 +480,7 @@ class SiloLedgers:
             "floor": parameters.floor(least),
         }
         for name, value in asked.items():
-            signed = body.get(name)
+            signed = committed.body.get(name)
             if isinstance(signed, int) and value < signed:
                 raise LedgerRefusedError(
                     f"round {parameters.round}: the plan was signed with {name} = {signed}, the "
