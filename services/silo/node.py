@@ -24,6 +24,7 @@ from fl.errors import (
     SchemaError,
     WeightError,
 )
+from secagg.chain import Standpoint
 from secagg.effects import Aborted, Aggregate, TrainingWanted
 from secagg.errors import ReplayError, SecAggError
 from secagg.ids import AttemptId, RunId
@@ -222,7 +223,8 @@ class SiloNode:
         if is_new:
             for run in sorted(self.runs):
                 if await asyncio.to_thread(self.learner.takes_part_in, run):
-                    await self._say_settled(run)
+                    standpoint = await asyncio.to_thread(self.learner.standpoint, run)
+                    await self._say_settled(run, standpoint)
 
     async def _ask(self) -> NextReply:
         """Ask for the next message; says Hello again where the coordinator has forgotten us."""
@@ -505,11 +507,10 @@ class SiloNode:
         for attempt, live in self._live.items():
             if attempt.run == driver.attempt.run and isinstance(live.round, SiloRound):
                 live.round.standpoint = standpoint
-        await self._say_settled(driver.attempt.run)
+        await self._say_settled(driver.attempt.run, standpoint)
 
-    async def _say_settled(self, run: RunId) -> None:
+    async def _say_settled(self, run: RunId, standpoint: Standpoint | None) -> None:
         """Sign which state follows from this silo's last round, for silos that were away."""
-        standpoint = await asyncio.to_thread(self.learner.standpoint, run)
         if standpoint is None:
             return
         settled = standpoint.settled(
