@@ -331,6 +331,12 @@ class RunDesk:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def interrupt(self) -> None:
+        """End open polls, silos' and operators'; each is answered with what there is."""
+        self.hub.interrupt()
+        if self._driver is not None:
+            self._driver.standing.progress.note()
+
     async def broken(self) -> None:
         """Wait for an error that ends this process: the disk or the database has failed.
 

@@ -129,7 +129,7 @@ async def serve(config: CoordinatorConfig) -> None:
             other.cancel()
         await checks.enter_graceful_shutdown()
         await desk.close()
-        hub.interrupt()  # answered once `stop` lets no other call in; else it would cancel them
+        desk.interrupt()  # answered once `stop` lets no other call in; else it would cancel them
         await server.stop(_GRACE_S)
         for one in done:
             one.result()
