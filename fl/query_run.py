@@ -6,7 +6,6 @@ decides (SA1 spec 2.5 v). What follows from an earlier sum it computes from its 
 one that came.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from dp.rng import NoiseSource, NoiseStream
 from dp.trust import plan_epsilon
-from fl import fields
 from fl.advisor import divergence_values, feature_divergence, label_divergence
 from fl.errors import LearningError, SpecMismatchError
 from fl.memory import RunMemory
@@ -31,19 +29,17 @@ from fl.rounds import (
     RoundFailure,
     RoundPreview,
     RoundReport,
-    known_names,
+    read_snapshot,
     require_round,
 )
 from fl.statistics import IntVector
-from secagg.canonical import decode, encode
 from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
-from secagg.messages import MAX_STATE_BYTES, model_hash
+from secagg.messages import model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 
 _SNAPSHOT: Final = "query-run"
-_SNAPSHOT_EXTRA: Final = 4 * 1024 * 1024  # plan and counters beside the state
 
 
 class QueryRun(Course):
@@ -127,8 +123,7 @@ class QueryRun(Course):
 
     def snapshot(self) -> bytes:
         """Return all that `restore` needs to go on."""
-        counters = {**self._counters(), "run": self._run.hex}
-        return encode(_SNAPSHOT, self.plan.document(), fields.dump(counters), self.state)
+        return self._written(_SNAPSHOT, self.plan.document(), run=self._run.hex)
 
     @classmethod
     def restore(cls, snapshot: bytes, names: Mapping[int, str]) -> Self:
@@ -141,14 +136,11 @@ class QueryRun(Course):
         Raises:
             RunStateError: a seat has another name than it had.
         """
-        document, told, state = decode(
-            snapshot, _SNAPSHOT, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=3
-        )
-        counters = json.loads(told)
+        document, counters, state = read_snapshot(_SNAPSHOT, snapshot, names)
         run = cls(
             plan := QueryPlan.parse(document),
             run=RunId.parse(counters["run"]),
-            names=known_names(counters, names),
+            names=counters["names"],
             max_attempts=counters["max_attempts"],
         )
         run._state = QueryState.decode(state, plan)
@@ -221,11 +213,7 @@ class QueryParticipant:
         return self._memory.standpoint()
 
     def contribute(
-        self,
-        parameters: RoundParameters,
-        state_bytes: bytes,
-        coins: bytes = b"",  # noqa: ARG002 (of the interface)
-        /,
+        self, parameters: RoundParameters, state_bytes: bytes, _coins: bytes = b"", /
     ) -> dict[str, IntVector]:
         """Return the silo's answer; the same in every attempt, but for noise, which is fresh.
 

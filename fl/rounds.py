@@ -10,26 +10,31 @@ and how often the round has failed. What is summed is its children's, `fl.run.Tr
 `fl.query_run.QueryRun`.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from fl import fields
 from fl.errors import RunStateError, SpecMismatchError
 from fl.plan import RoundKind
-from fl.privacy import document_of, privacy_of
+from fl.privacy import Planned, document_of, privacy_of
 from fl.statistics import IntVector
+from secagg.canonical import decode, encode
 from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
-from secagg.messages import model_hash
+from secagg.messages import MAX_STATE_BYTES, model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 
 MAX_ATTEMPTS: Final = 5
 
+_SNAPSHOT_EXTRA: Final = 4 * 1024 * 1024  # plan and counters beside the state
 
-class RunPlan(Protocol):
+
+class RunPlan(Planned, Protocol):
     """What any run's plan says: `fl.plan.TrainingPlan` or `fl.query_plan.QueryPlan`."""
 
     @property
@@ -45,11 +50,6 @@ class RunPlan(Protocol):
     @property
     def last_round(self) -> int:
         """Return the number of the last round, if nothing is inserted."""
-        ...
-
-    @property
-    def privacy(self) -> Mapping[str, object]:
-        """Return the privacy plan's document, empty for a run without one."""
         ...
 
     def document(self) -> bytes:
@@ -424,15 +424,14 @@ class Course(ABC):
                 without that one; the lost round's number is not used again (protocol.md 2.5 v).
         """
         self._require_running()
-        failures = self._attempt - self._skipped + 1
-        retried = may_retry and failures < self._max_attempts
         if is_proven and not may_retry and self._may_skip:
             lost = RoundFailure(
                 number=self._number, attempt=self._attempt, reason=reason, retried=True
             )
             self._go_on(is_done=False)
             return lost
-        return self._failed(reason, retried=retried)
+        failures = self._attempt - self._skipped + 1
+        return self._failed(reason, retried=may_retry and failures < self._max_attempts)
 
     def skip_to(self, attempt: int) -> None:
         """Go on with this attempt of the current round, after a restart of the coordinator.
@@ -488,9 +487,9 @@ class Course(ABC):
         if self._status is not RunStatus.RUNNING:
             raise RunStateError(f"the run is {self._status}; start another one")
 
-    def _counters(self) -> dict[str, object]:
-        """Return what `_restore_counters` needs, for JSON."""
-        return {
+    def _written(self, label: str, plan: bytes, **more: object) -> bytes:
+        """Return a snapshot: the plan's document, the counters and more of them, the state."""
+        counters = {
             "number": self._number,
             "attempt": self._attempt,
             "skipped": self._skipped,
@@ -499,6 +498,7 @@ class Course(ABC):
             "status": self._status.value,
             "reason": self._reason,
         }
+        return encode(label, plan, fields.dump(counters | more), self.state)
 
     def _restore_counters(self, counters: Mapping[str, Any]) -> None:
         self._number, self._attempt = counters["number"], counters["attempt"]
@@ -506,13 +506,24 @@ class Course(ABC):
         self._status, self._reason = RunStatus(counters["status"]), counters["reason"]
 
 
-def known_names(counters: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
-    """Return the names in a snapshot's counters, which knows who joined or was dismissed since.
+def read_snapshot(
+    label: str, snapshot: bytes, names: Mapping[int, str]
+) -> tuple[bytes, dict[str, Any], bytes]:
+    """Return a snapshot's plan, its counters and its state.
+
+    Args:
+        label: of the kind of run.
+        snapshot: of such a run.
+        names: as at the start; the counters' `names` hold who joined or was dismissed since.
 
     Raises:
         RunStateError: a seat has another name than it had.
     """
+    plan, told, state = decode(
+        snapshot, label, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=3
+    )
+    counters = json.loads(told)
     known = {int(seat): str(name) for seat, name in counters["names"].items()}
     if any(names.get(seat, name) != name for seat, name in known.items()):
         raise RunStateError("the snapshot names other silos than the roster; check the seats")
-    return known
+    return plan, counters | {"names": known}, state

@@ -9,7 +9,6 @@ that joins is admitted with `admit`, and from then on may be in a cohort; one th
 its last sum. Which silos a round invites, `cohort` says.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Final, Self
 
 import numpy as np
 
-from fl import fields
 from fl.algorithms import algorithm_of
 from fl.errors import LearningError, RunStateError
 from fl.metrics import auc_of_histogram, concordance_index
@@ -46,7 +44,7 @@ from fl.rounds import (
     RoundPreview,
     RoundReport,
     RunStatus,
-    known_names,
+    read_snapshot,
 )
 from fl.state import (
     State,
@@ -60,13 +58,11 @@ from fl.state import (
 )
 from fl.step import initial_state, next_state, total_weight
 from fl.update import TensorLayout, summed
-from secagg.canonical import decode, encode
 from secagg.effects import Aggregate
 from secagg.messages import MAX_STATE_BYTES
 from secagg.parameters import COMMON_COEFFICIENTS, VectorSpec
 
 _SNAPSHOT: Final = "training-run"
-_SNAPSHOT_EXTRA: Final = 4 * 1024 * 1024  # plan and counters beside the state
 
 
 class TrainingRun(Course):
@@ -238,14 +234,14 @@ class TrainingRun(Course):
 
     def snapshot(self) -> bytes:
         """Return all that `restore` needs to go on."""
-        counters = {
-            **self._counters(),
-            "features": self._features,
-            "refreshing": self._due,
-            "refreshes": self._refreshes,
-            "losses": self._losses,
-        }
-        return encode(_SNAPSHOT, self.plan.document(), fields.dump(counters), self._state_bytes)
+        return self._written(
+            _SNAPSHOT,
+            self.plan.document(),
+            features=self._features,
+            refreshing=self._due,
+            refreshes=self._refreshes,
+            losses=self._losses,
+        )
 
     @classmethod
     def restore(cls, snapshot: bytes, names: Mapping[int, str]) -> Self:
@@ -258,15 +254,12 @@ class TrainingRun(Course):
         Raises:
             RunStateError: a seat has another name than it had.
         """
-        document, told, state = decode(
-            snapshot, _SNAPSHOT, max_bytes=MAX_STATE_BYTES + _SNAPSHOT_EXTRA, fields=3
-        )
-        counters = json.loads(told)
+        document, counters, state = read_snapshot(_SNAPSHOT, snapshot, names)
         decoded = decode_state(state, MAX_STATE_BYTES)
         run = cls(
             TrainingPlan.parse(document),
             model={**model_of(decoded), **personal_of(decoded)},
-            names=known_names(counters, names),
+            names=counters["names"],
             features=counters["features"],
             max_attempts=counters["max_attempts"],
         )
