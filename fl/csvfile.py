@@ -5,6 +5,7 @@ Problems name columns and lines, never a cell's content: cells are patients.
 
 import csv
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,15 @@ class CsvFile:
 def is_missing(cell: str) -> bool:
     """Tell whether a cell without surrounding blanks is one of the spellings of "no value"."""
     return cell.lower() in MISSING_TOKENS
+
+
+def finite_number(cell: str) -> float | None:
+    """The cell as a finite number; Python's digit grouping by underscores is not one."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and "_" not in cell else None
 
 
 def _form_problems(names: Sequence[str], uneven: Sequence[int], *, has_rows: bool) -> list[str]:

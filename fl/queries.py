@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl import fields
-from fl.csvfile import CsvFile
+from fl.csvfile import CsvFile, finite_number
 from fl.errors import DataError, PlanError, SchemaError
 from fl.ports import FeatureMoments, FloatVector
 from fl.statistics import IntVector, Moments, moment_values, released_moments, statistics_segments
@@ -331,21 +331,10 @@ def read_table(query: StatisticsQuery, path: Path) -> Columns:
     }
     for column in query.numeric:
         cells = file.cells(column.name)
-        values = np.array([_number(cell) for cell in cells])
-        bad = np.flatnonzero(np.isinf(values))
-        file.report(column.name, bad.tolist(), "not a number")
-        table[column.name] = values
+        values = [finite_number(cell) for cell in cells]
+        bad = [row for row, one in enumerate(values) if one is None and cells[row]]
+        file.report(column.name, bad, "not a number")
+        table[column.name] = np.array(values, dtype=np.float64)  # None becomes NaN
     if file.problems:
         raise SchemaError(f"{path} does not fit the query: {'; '.join(file.problems)}")
     return table
-
-
-def _number(cell: str) -> float:
-    """Return a cell's number, NaN for an empty one and infinity for what is none."""
-    if not cell:
-        return float("nan")
-    try:
-        value = float(cell)
-    except ValueError:
-        return float("inf")
-    return value if np.isfinite(value) else float("inf")

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.csvfile import MISSING_TOKENS, CsvFile, is_missing
+from fl.csvfile import MISSING_TOKENS, CsvFile, finite_number, is_missing
 from fl.errors import SchemaError
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -329,7 +329,7 @@ def _numbers(file: CsvFile, feature: Feature) -> NDArray[np.float64]:
     bad: list[int] = []
     missing: list[int] = []
     for row, cell in enumerate(file.cells(feature.name)):
-        number = _number(cell)
+        number = finite_number(cell)
         if number is not None:
             values[row] = number / feature.scale
         elif is_missing(cell):
@@ -403,15 +403,6 @@ def _settle_missing(file: CsvFile, feature: Feature, missing: Sequence[int]) -> 
 
 def _filling(feature: Feature) -> tuple[Missing, ...]:
     return tuple(one for one in _ALLOWED_MISSING[feature.kind] if one is not Missing.REFUSE)
-
-
-def _number(cell: str) -> float | None:
-    """The cell as a finite number; Python's digit grouping by underscores is not one."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in cell else None
 
 
 def _parse_feature(entry: Mapping[str, object], where: str) -> Feature:

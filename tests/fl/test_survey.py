@@ -62,8 +62,15 @@ def test_advice_follows_the_skew(tmp_path: Path, shares: tuple[float, ...], algo
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     """Columns and lines, never a cell; too few silos; a target that was not asked for."""
-    with pytest.raises(SchemaError, match=r"'age': 2 cells \(line 3, 4\) not a number") as caught:
-        read_table(QUERY, write(tmp_path / "a.csv", [("1", "no"), ("secret", "no"), ("inf", "no")]))
+    with pytest.raises(
+        SchemaError, match=r"'age': 3 cells \(line 3, 4, 5\) not a number"
+    ) as caught:
+        read_table(
+            QUERY,
+            write(
+                tmp_path / "a.csv", [("1", "no"), ("secret", "no"), ("inf", "no"), ("1_0", "no")]
+            ),
+        )
     assert "secret" not in str(caught.value)
     silos = tables(tmp_path, (0.5, 0.5))
     with pytest.raises(DataError, match="three silos at least, got 2"):
