@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,9 @@ def parameters_of(plan: QueryPlan, request: RoundRequest, **changes: Any) -> Rou
         "dp": document_of(plan),
         "n_max": plan.max_silos,
         "training_plan": plan.digest(),
+        "spec": request.spec,
     }
-    return make_parameters(ROSTER, request.spec, **(values | changes))
+    return make_parameters(ROSTER, **(values | changes))
 
 
 def asked(run: QueryRun) -> RoundRequest:
@@ -193,15 +195,7 @@ def test_a_noised_answer_is_fresh_in_every_attempt_and_says_its_price() -> None:
     assert np.count_nonzero(first != again) > len(first) // 2
     total = summed(NOISED, request, participants(NOISED))
     huge = {name: np.full_like(one, 2**31 - 1) for name, one in total.values.items()}
-    wrapped = Aggregate(
-        parameters=total.parameters,
-        values=huge,
-        survivors=total.survivors,
-        cohort=total.cohort,
-        state_hash=total.state_hash,
-        public_coins=b"",
-    )
-    made = QueryRun(NOISED, run=RUN, names=NAMES).receive(wrapped)
+    made = QueryRun(NOISED, run=RUN, names=NAMES).receive(replace(total, values=huge))
     assert isinstance(made, RoundFailure)
     assert not made.retried
     report = run.receive(total)
@@ -249,11 +243,8 @@ def test_a_silo_refuses_what_the_plan_does_not_say(changes: dict[str, Any]) -> N
     """By the field that differs."""
     silo, request = participants(DESCRIBE)[1], asked(QueryRun(DESCRIBE, run=RUN, names=NAMES))
     silo.check(parameters_of(DESCRIBE, request), DESCRIBE.document())
-    spec = changes.pop("spec", request.spec)
-    values = {"training_plan": DESCRIBE.digest(), "n_c": 0, "run": RUN, "kind": "statistics"}
-    wrong = make_parameters(ROSTER, spec, **({**values, "n_max": 4, "round": 1} | changes))
     with pytest.raises(SpecMismatchError):
-        silo.check(wrong, DESCRIBE.document())
+        silo.check(parameters_of(DESCRIBE, request, **changes), DESCRIBE.document())
 
 
 def test_a_silo_does_not_answer_for_less_noise() -> None:
