@@ -60,21 +60,21 @@ class Child:
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def wait_for(
-        self, event: str, *, run: str | None = None, timeout_s: float = _START_S
+        self, event: str, *, timeout_s: float = _START_S, **fields: object
     ) -> dict[str, object]:
-        """Wait until its log has this event, of this run if one is named; returns the line.
+        """Wait until its log has this event with these fields, a run's id say; returns the line.
 
         Raises:
             ChildError: it ended first, or was silent for too long.
         """
-        give_up = monotonic() + timeout_s
+        give_up, wanted = monotonic() + timeout_s, {"event": event, **fields}
         while True:
             for line in self.lines():
-                if line.get("event") == event and run in {None, line.get("run")}:
+                if wanted.items() <= line.items():
                     return line
             if self.exit_code is not None or monotonic() > give_up:
                 raise ChildError(
-                    f"{self.name} did not say {event!r}"
+                    f"{self.name} did not say {wanted}"
                     + (f" and ended with code {self.exit_code}" if self.exit_code else ""),
                     hint=f"see {self.log}",
                 )

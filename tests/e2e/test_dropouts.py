@@ -103,11 +103,15 @@ def test_silos_that_stall_in_one_phase_are_not_waited_for(stage: Stage) -> None:
 
 
 def test_a_late_vector_is_refused_by_both_rounds_names(tmp_path: Path) -> None:
-    """It counts in no sum; its silo is invited again (bug case DRP-04)."""
+    """It counts in no sum; its silo is invited again (bug case DRP-04).
+
+    The coordinator knows a round until two later ones are over, so the silo stalls much longer than
+    the 3 s of this phase and the 6 s of silence after which nobody waits for its keys.
+    """
     with make_stage(tmp_path, 5, mask_s=3.0) as federation:
         stage = Stage(federation)
         stage.start(COORDINATOR, *stage.silos[:4])
-        stage.start("silo-5", fault="silo.before-upload@2=stall:8")
+        stage.start("silo-5", fault="silo.before-upload@2=stall:30")
         stage.begin()
         late = stage.children["silo-5"].wait_for("refused", timeout_s=LONG_S)
         assert late["code"] == "STALE"

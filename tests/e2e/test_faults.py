@@ -172,12 +172,7 @@ def test_a_run_that_is_stopped_while_shares_are_opened_ends_at_once(troupe: Trou
     coordinator = begin(troupe)
     troupe.replace_silos(1, 2, fault="silo.before-unmask@2=stall:60")
     run = troupe.start(rounds=4)
-    give_up = monotonic() + LONG_S
-    while not any(
-        (line.get("event"), line.get("round"), line.get("phase")) == ("phase", 2, "unmask")
-        for line in coordinator.lines()
-    ):
-        assert monotonic() < give_up, "round 2 opens no shares"
+    coordinator.wait_for("phase", run=run.hex, round=2, phase="unmask", timeout_s=LONG_S)
     operator = str(troupe.federation.operator_file)
     command = [sys.executable, "-m", "services.cli", "run"]
     subprocess.run([*command, "stop", run.hex, "--operator", operator], check=True)

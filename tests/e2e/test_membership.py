@@ -131,16 +131,6 @@ class World:
             assert time.monotonic() < give_up, f"expected {seats}, got {self.survivors(run)[-3:]}"
             time.sleep(0.1)
 
-    def wait_for_training(self, name: str, round_number: int) -> None:
-        """Wait until a silo trains in this round of its newest run."""
-        give_up = time.monotonic() + 60
-        while not any(
-            (line.get("event"), line.get("round")) == ("training", round_number)
-            for line in self.silos[name].lines()
-        ):
-            assert time.monotonic() < give_up, f"{name} does not train in round {round_number}"
-            time.sleep(0.05)
-
     def survivors(self, run: str) -> list[list[int]]:
         """Of each committed round, as the coordinator's log has them."""
         lines = [line for line in self.coordinator.lines() if line.get("run") == run]
@@ -216,7 +206,7 @@ def test_a_change_outlives_a_coordinator_that_is_killed_before_it_counts(world: 
     world.silos["silo-4"] = world.start("silo-4", fault="silo.before-training@2=stall:15")
     world.silos["silo-4"].wait_for("connected")
     run = world.start_run(rounds=500, silos=4)
-    world.wait_for_training("silo-4", 2)
+    world.silos["silo-4"].wait_for("training", run=run, round=2, timeout_s=60)
     world.secagg("run", "dismiss", run[:6], "silo-6")
     world.coordinator.kill()
     events = [line.get("event") for line in world.coordinator.lines() if line.get("run") == run]
@@ -304,7 +294,7 @@ def test_a_silo_that_is_told_to_stop_finishes_its_part_in_the_round(world: World
     child = world.silos["silo-7"] = world.start("silo-7", fault="silo.before-training@2=stall:3")
     child.wait_for("connected")
     run = world.start_run(rounds=3, silos=6)
-    world.wait_for_training("silo-7", 2)
+    child.wait_for("training", run=run, round=2, timeout_s=60)
     child.process.terminate()
     assert child.wait(timeout_s=30) == 0
     assert child.wait_for("leaving")["within_s"] == 20

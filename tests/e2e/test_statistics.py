@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,12 @@ from services.cli.main import app
 from services.demo.federation import Child, LocalFederation
 from services.ledger.run_book import ledger_path
 from services.silo.check import released_models
+from tests.e2e.test_privacy_runs import DEADLINES, PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 5))
 ROWS = 60
-DEADLINES = {
-    "registration_s": 4.0,
-    "advertise_s": 10.0,
-    "share_s": 10.0,
-    "mask_s": 20.0,
-    "survivors_s": 10.0,
-    "unmask_s": 10.0,
-}
 QUERY = """
 [[numeric]]
 name = "age"
@@ -42,8 +36,6 @@ name = "sick"
 categories = ["no", "yes"]
 """
 NOISED = ("--z", "4", "--adjacency", "zero_out", "--most-rows", "200")
-# How long a busy machine may take to start a process.
-PATIENCE_S = 100.0
 
 
 def ages(number: int) -> NDArray[np.float64]:
@@ -136,18 +128,24 @@ def require_pooled(found: dict[str, Any], numbers: Sequence[int], low: int = 0) 
     assert found["categorical"]["sick"]["counts"] == {"no": len(pooled) - sick, "yes": sick}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One coordinator and four silos, for the tests of this file that follow one another."""
-    home = tmp_path_factory.mktemp("statistics")
+@contextmanager
+def begun(home: Path, *odd: str, **settings: Any) -> Iterator[World]:
+    """A coordinator and four silos, all connected; the settings are of the odd silos."""
     with LocalFederation(home=home, silos=SILOS, deadlines=DEADLINES, forked=True) as federation:
         made = World(federation)
         coordinator = federation.start_coordinator(wait=False)
         for name in SILOS:
-            made.start(name)
+            made.start(name, **(settings if name in odd else {}))
         coordinator.wait_for("listening", timeout_s=PATIENCE_S)
         for child in made.silos.values():
             child.wait_for("connected", timeout_s=PATIENCE_S)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One federation for the tests of this file that follow one another."""
+    with begun(tmp_path_factory.mktemp("statistics")) as made:
         yield made
 
 
@@ -185,15 +183,7 @@ def test_advice_takes_two_sums_of_one_run(world: World) -> None:
 
 def test_a_silo_that_vanishes_leaves_the_sum_to_the_others(tmp_path: Path) -> None:
     """Killed with its answer made; its rows are in no figure, nor in one of a later query."""
-    with LocalFederation(
-        home=tmp_path, silos=SILOS, deadlines=DEADLINES, forked=True
-    ) as federation:
-        world = World(federation)
-        federation.start_coordinator()
-        for name in SILOS:
-            world.start(name, fault="silo.before-upload=kill" if name == "silo-4" else "")
-        for child in world.silos.values():
-            child.wait_for("connected", timeout_s=PATIENCE_S)
+    with begun(tmp_path, "silo-4", fault="silo.before-upload=kill") as world:
         found = facts(world.ask("describe", low=10))
         require_pooled(found, range(1, 4), low=10)
         world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
@@ -219,15 +209,7 @@ def test_the_same_query_over_other_silos_is_refused(world: World) -> None:
 
 def test_what_a_silo_does_not_answer_it_refuses_by_name(tmp_path: Path) -> None:
     """By its own settings: nothing at all, or, if they say nothing, nothing without noise."""
-    with LocalFederation(
-        home=tmp_path, silos=SILOS, deadlines=DEADLINES, forked=True
-    ) as federation:
-        world = World(federation)
-        federation.start_coordinator()
-        for name in SILOS:
-            world.start(name, policy="refuse" if name == "silo-1" else "exact")
-        for child in world.silos.values():
-            child.wait_for("connected", timeout_s=PATIENCE_S)
+    with begun(tmp_path, "silo-1", policy="refuse") as world:
         others = world.ask("describe", low=20)
         assert "silo-1: QueryRefusedError: policy rule statistics = refuse" in others.stderr
         require_pooled(facts(others), range(2, 5), low=20)  # nobody has to wait for the unwilling
@@ -265,15 +247,7 @@ def test_a_killed_coordinator_goes_on_with_the_query(tmp_path: Path, point: str)
 
 def test_a_noised_query_is_charged_to_everybody_and_can_be_verified(tmp_path: Path) -> None:
     """Signed before, settled after; exact sums and what a spent budget forbids are refused."""
-    with LocalFederation(
-        home=tmp_path, silos=SILOS, deadlines=DEADLINES, forked=True
-    ) as federation:
-        world = World(federation)
-        federation.start_coordinator()
-        for name in SILOS:
-            world.start(name, epsilon=1.2)
-        for child in world.silos.values():
-            child.wait_for("connected", timeout_s=PATIENCE_S)
+    with begun(tmp_path, *SILOS, epsilon=1.2) as world:
         found = facts(world.ask("describe", *NOISED))
         assert 0.5 < found["epsilon"] < 1.2
         assert abs(found["rows"] - 4 * ROWS) < 10 * found["std_of_a_count"]
