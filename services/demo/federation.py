@@ -1,7 +1,7 @@
 """A federation of processes on this machine: keys, settings, one coordinator, some silos.
 
 For the demo and for end-to-end tests. Everything lies in one folder, the coordinator's port is one
-that the system finds free, and no child outlives the `with` block.
+that the system finds free and gives to nobody else, and no child outlives the `with` block.
 """
 
 import json
@@ -99,6 +99,18 @@ class Child:
                 self.kill()
 
 
+def _reserved_port() -> socket.socket:
+    """A socket bound to a free port, on which it does not listen.
+
+    The coordinator may listen there, as both set SO_REUSEADDR. Nobody else is given the port: not
+    as one that is free, nor as the near end of a connection, a silo's that dials in vain say.
+    """
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind((_HOST, 0))
+    return port
+
+
 @dataclass(slots=True, kw_only=True)
 class LocalFederation:
     """Authority, operator, coordinator and silos below one folder.
@@ -109,6 +121,7 @@ class LocalFederation:
         deadlines: of the coordinator, by name, in seconds.
         limits: of the coordinator, by name.
         forked: whether processes are forked from one that has imported everything.
+        address: of the coordinator; its port stays ours while no coordinator listens.
     """
 
     home: Path
@@ -116,8 +129,12 @@ class LocalFederation:
     deadlines: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     forked: bool = False
-    address: str = field(default_factory=lambda: f"{_HOST}:{_free_port()}")
+    address: str = field(init=False)
+    _port: socket.socket = field(default_factory=_reserved_port, init=False)
     _children: list[Child] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.address = f"{_HOST}:{self._port.getsockname()[1]}"
 
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -136,6 +153,7 @@ class LocalFederation:
                 child.process.send_signal(signal.SIGTERM)
         for child in self._children:
             child.end()
+        self._port.close()
 
     @property
     def children(self) -> Sequence[Child]:
@@ -155,6 +173,17 @@ class LocalFederation:
         self, *, wait: bool = True, fault: str = "", module: str = "services.cli"
     ) -> Child:
         """Start the coordinator; waits until it listens, or lets silos start meanwhile."""
+        arguments = ["coordinator", "serve", "--config", str(self.write_coordinator())]
+        child = self._spawn(COORDINATOR, arguments, fault=fault, module=module)
+        if wait:
+            child.wait_for("listening")
+        return child
+
+    def write_coordinator(self) -> Path:
+        """Write the coordinator's settings, and the operator's; returns the coordinator's file."""
+        self._write(
+            "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
+        )
         lines = [
             f'listen = "{self.address}"',
             'directory = "coordinator/keys"',
@@ -166,15 +195,7 @@ class LocalFederation:
             "[limits]",
             *(f"{name} = {number}" for name, number in self.limits.items()),
         ]
-        path = self._write("coordinator.toml", lines)
-        arguments = ["coordinator", "serve", "--config", str(path)]
-        child = self._spawn(COORDINATOR, arguments, fault=fault, module=module)
-        if wait:
-            child.wait_for("listening")
-        self._write(
-            "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
-        )
-        return child
+        return self._write("coordinator.toml", lines)
 
     def start_silo(
         self,
@@ -288,10 +309,3 @@ class LocalFederation:
         child = Child(name, process, log)
         self._children.append(child)
         return child
-
-
-def _free_port() -> int:
-    """A port that nobody listens on; taken a moment later by the coordinator alone."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])

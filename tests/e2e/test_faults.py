@@ -201,7 +201,7 @@ def test_a_standby_takes_over_and_a_restarted_database_is_outlasted(
     if server.data is None:
         pytest.skip("the server is somebody else's: it is not ours to restart")
     home = troupe.federation.home
-    path = home / "coordinator.toml"
+    path = troupe.federation.write_coordinator()
     text = path.read_text().replace("coordinator/storage", "coordinator/shared")
     url = server.make_database()
     replica = home / "replica.toml"
@@ -227,7 +227,8 @@ def test_a_standby_takes_over_and_a_restarted_database_is_outlasted(
 def test_a_coordinator_that_slept_finds_itself_replaced(troupe: Troupe, server: Server) -> None:
     """Its lease ran out while it was stopped; the fencing token keeps it from writing one thing."""
     home = troupe.federation.home
-    text = (home / "coordinator.toml").read_text().replace("coordinator/storage", "coordinator/two")
+    path = troupe.federation.write_coordinator()
+    text = path.read_text().replace("coordinator/storage", "coordinator/two")
     replica = home / "sleeper.toml"
     replica.write_text(f'database = "{server.make_database()}"\n' + text)
     # The sleeper keeps its port; silos and operators find the standby at the same address
