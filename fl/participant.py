@@ -84,6 +84,8 @@ class RunParticipant:
             as the plan allows.
         noise: gives a fresh source of noise for each attempt. Only dp.rng.NoiseStream is private;
             a simulation that must repeat may take another.
+        most_units: the most units that the silo declares in public: whether it has more may show,
+            as no plan chooses it. None: the plan's.
 
     Attributes:
         saturated: coordinates of the last contribution beyond their range; for the silo's own log.
@@ -102,6 +104,7 @@ class RunParticipant:
         rng: Rng,
         own_steps: Callable[[int], int] | None = None,
         noise: Callable[[], NoiseSource] = NoiseStream,
+        most_units: int | None = None,
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm_of(plan)
@@ -132,7 +135,7 @@ class RunParticipant:
             noise=noise,
         )
         if self._privacy is not None:
-            self._check_private(self._privacy)
+            self._check_private(self._privacy, most_units)
 
     def know(self, names: Mapping[int, str]) -> None:
         """Learn the names of silos that came to the roster since; they may join the run."""
@@ -286,7 +289,7 @@ class RunParticipant:
         state = decode_state(state_bytes, MAX_STATE_BYTES)
         return self._contributor.full_model(state, self._memory.settled())
 
-    def _check_private(self, privacy: PrivacyPlan) -> None:
+    def _check_private(self, privacy: PrivacyPlan, most_units: int | None) -> None:
         """Refuse at the start what would show in a round: a model or data that do not fit."""
         check_size(privacy, self._layout.size)
         if privacy.mode not in UNIT_MODES:
@@ -296,7 +299,9 @@ class RunParticipant:
                 f"privacy plan: mode {privacy.mode} needs a task with train_private; "
                 f"{type(self._task).__name__} has none"
             )
-        cast("PrivateTask", self._task).check_private(privacy)
+        declared = most_units or privacy.max_units_per_silo
+        counted = replace(privacy, max_units_per_silo=declared)
+        cast("PrivateTask", self._task).check_private(counted)
 
     def _contribute_noised(
         self, number: int, state: State, spec: VectorSpec, privacy: PrivacyPlan

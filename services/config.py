@@ -204,6 +204,9 @@ class DataSetBudget(Settings):
             each run, for each calendar year.
         records_per_unit: the most records one patient has; converts plans of the unit record.
         persons: N behind the data; delta must be below 1/N. It never leaves the silo.
+        most_units: the most units that the data set will ever have: a public number, which plans
+            are held against instead of the data. Needed unless the unit is the silo. Under the
+            unit patient it counts patients, each with up to records_per_unit records.
         ledgers: folder of the data set's ledger, the same for every process on this data set.
         disjoint_from: names of this silo's other data sets that share no person with this one. A
             new name beside an old one is refused without it, and the declaration is signed.
@@ -215,6 +218,7 @@ class DataSetBudget(Settings):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     persons: Annotated[int, Field(ge=1)]
+    most_units: Annotated[int, Field(ge=1)] | None = None
     filter: Literal["gdp", "rdp"] = "gdp"
     order: Annotated[int, Field(ge=2)] | None = None
     local_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -223,6 +227,16 @@ class DataSetBudget(Settings):
     records_per_unit: Annotated[int, Field(ge=1)] = 1
     ledgers: FilePath | None = None
     disjoint_from: Many[str] = ()
+
+    @model_validator(mode="after")
+    def _check_size(self) -> "DataSetBudget":
+        if (self.unit == "silo") != (self.most_units is None):
+            raise ValueError(
+                "most_units = N exactly if the unit is record or patient: the most units that the "
+                "data set will ever have, rounded up generously, for it is public; no plan is held "
+                "against the data themselves"
+            )
+        return self
 
     def account(self) -> "Account":
         """Return the budget in the ledger's own terms.

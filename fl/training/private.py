@@ -34,7 +34,7 @@ def check(
         units = _units(examples, plan, unit_of)
         most = plan.max_units_per_silo
         if units.count > most:
-            raise DataError(f"this silo has more units than the privacy plan's {most}")
+            raise DataError(f"this silo has more units than {most}, the most that are declared")
     except PrivacyError as error:
         raise DataError(f"privacy plan: {error}") from error
 

@@ -166,6 +166,7 @@ def _start(federation: LocalFederation, name: str, data: DemoData) -> Child:
         f"epsilon = {EPSILON}",
         f"delta = {DELTA}",
         f"persons = {MOST_PATIENTS}",
+        f"most_units = {MOST_PATIENTS}",
     ]
     return federation.start_silo(name, lines)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dp.errors import PrivacyError
 from fl.csvfile import CsvFile
-from fl.errors import LearningError, SchemaError
+from fl.errors import LearningError, LedgerRefusedError, SchemaError
 from fl.privacy import document_of, privacy_of
 from fl.training.tabular import TabularTask
 from secagg.errors import PolicyRefusedError, SecAggError
@@ -34,6 +35,7 @@ from services.security.credentials import (
 from services.security.identity import Role
 from services.security.probe import probe
 from services.settings import load_config
+from services.silo.declared import require_declared, require_rows
 from services.silo.learner import UNVERIFIED
 from services.silo.ledger import require_fit
 from services.silo.tasks import build_task
@@ -67,7 +69,7 @@ def check_silo(config: SiloConfig, run: Path | None) -> list[Finding]:
         looks.append(("data", lambda: _data(config, run)))
     elif config.data is not None:
         file = config.data.file
-        looks.append(("data", lambda: _file(file)))
+        looks.append(("data", lambda: _file(file, config)))
     return [_look(what, look) for what, look in looks]
 
 
@@ -259,11 +261,17 @@ def _run(config: SiloConfig, run: Path) -> str:
     if (h_dp := privacy.h_dp if privacy else 0) < policy.h_dp:
         raise PolicyRefusedError(f"policy rule h_dp: expected at least {policy.h_dp}, got {h_dp}")
     require_fit(privacy, has_budget=config.privacy is not None)
+    if privacy is not None and config.privacy is not None:
+        try:
+            require_declared(privacy, config.privacy)
+        except PrivacyError as error:
+            raise LedgerRefusedError(str(error)) from error
     return "its settings break no rule of the policy that can be told before a round"
 
 
-def _file(file: Path) -> str:
+def _file(file: Path, config: SiloConfig) -> str:
     table = read_table(file)
+    require_rows(len(table), config.privacy)
     fits = f"a table with columns {', '.join(table.header)}; --run holds it against a run's schema"
     return "\n  ".join([fits, *table.blanks()])
 
@@ -271,5 +279,7 @@ def _file(file: Path) -> str:
 def _data(config: SiloConfig, run: Path) -> str:
     plan = build_plan(load_config(run, RunConfig), max_silos=200)
     task = build_task(plan, config)
+    if isinstance(task, TabularTask):
+        require_rows(task.n_examples, config.privacy)
     notes = task.notes if isinstance(task, TabularTask) else ()
     return "\n  ".join([f"fits the plan's task {plan.task.name}", *notes])

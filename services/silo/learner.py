@@ -17,6 +17,7 @@ from fl.errors import NoRoomError, SpecMismatchError
 from fl.memory import RunMemory
 from fl.participant import RunParticipant
 from fl.plan import TABULAR, RoundKind
+from fl.privacy import privacy_of
 from fl.query_plan import QueryPlan, parse_plan
 from fl.query_run import QueryParticipant
 from fl.rounds import Participant
@@ -34,6 +35,7 @@ from services.errors import NotFoundError, NotNowError
 from services.files import write_atomic
 from services.observe.logs import Logger
 from services.released import released_bytes, released_name
+from services.silo.declared import declared_units, require_rows
 from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
 from services.silo.statistics import check_query, query_table
@@ -207,6 +209,7 @@ class Learner:
         memory = StoredMemory(self.store)
         if isinstance(plan, QueryPlan):
             table = query_table(plan.query, self.config)
+            require_rows(len(next(iter(table.values()))), self.config.privacy)
             return QueryParticipant(plan, run=run, table=table, memory=memory)
         task = build_task(plan, self.config)
         for note in getattr(task, "notes", ()):
@@ -219,6 +222,7 @@ class Learner:
             task=task,
             memory=memory,
             rng=self.rng,
+            most_units=declared_units(privacy_of(plan), self.config.privacy),
         )
 
     def _names(self) -> dict[int, str]:

@@ -53,6 +53,7 @@ from services.ledger.proofs import is_promise, read_proof, smallest_cohort
 from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import Logger
 from services.silo.data_set import DataSet
+from services.silo.declared import require_declared
 from services.silo.run_lines import check_run_lines
 from services.silo.said import FILE, PlanAnswer, Said
 from services.storage.ledger import FileLedgerStore
@@ -143,6 +144,7 @@ class SiloLedgers:
             require_fit(privacy, has_budget=budget is not None)
             if privacy is None or budget is None:
                 return
+            self._require_declared(privacy)
             self._require_terms(parameters, self._require_intent(parameters, privacy))
             decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
             if isinstance(decision, Deny) and self._charge(_place(parameters)) is None:
@@ -345,7 +347,13 @@ class SiloLedgers:
         budget = self.budget
         if budget is None:
             raise PlanError("this silo's settings name no data set to charge; add [privacy]")
+        self._require_declared(plan)
         self._answer_once(entry, plan, budget)
+
+    def _require_declared(self, plan: PrivacyPlan) -> None:
+        """Hold a plan against what is declared of the data set, never against the data."""
+        if self.budget_settings is not None:
+            require_declared(plan, self.budget_settings)
 
     def _answer_once(self, entry: Entry, plan: PrivacyPlan, budget: Budget) -> None:
         """Say whether a round of the plan fits the budget, to one draft of a run.

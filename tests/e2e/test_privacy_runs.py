@@ -368,6 +368,7 @@ def test_units_are_protected_in_real_processes(
                     "epsilon = 8.0",
                     "delta = 1e-5",
                     "persons = 40",
+                    "most_units = 40",
                 ],
             )
         coordinator.wait_for("listening", timeout_s=PATIENCE_S)

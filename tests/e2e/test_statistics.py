@@ -77,7 +77,7 @@ class World:
             lines += [
                 *("[privacy]", f'data_set = "{name}"', 'unit = "record"'),
                 *('adjacency = "zero_out"', f"epsilon = {epsilon}"),
-                *("delta = 1e-6", f"persons = {ROWS}"),
+                *("delta = 1e-6", f"persons = {ROWS}", f"most_units = {ROWS}"),
             ]
         child = self.federation.start_silo(name, lines, fault=fault)
         self.silos[name] = child

@@ -88,9 +88,39 @@ def test_a_run_without_a_plan_at_a_data_set_with_a_budget(federation: LocalFeder
     """The silo would refuse every round of it."""
     budget = (
         '[privacy]\ndata_set = "cohort"\nunit = "record"\nadjacency = "zero_out"\n'
-        "epsilon = 2.0\ndelta = 1e-6\npersons = 60\n"
+        "epsilon = 2.0\ndelta = 1e-6\npersons = 60\nmost_units = 60\n"
     )
     assert "the run has no privacy plan" in _look(federation, policy=budget)["run"]
+
+
+DECLARED = (
+    '[privacy]\ndata_set = "cohort"\nunit = "record"\nadjacency = "zero_out"\n'
+    "epsilon = 2.0\ndelta = 1e-6\npersons = 60\nmost_units = {}\n"
+)
+RECORDS = (
+    '[privacy]\nmode = "isrl"\nadjacency = "zero_out"\nclip = 1.0\nz = 5.0\ndelta = 1e-6\n'
+    "dimension = 1\nmax_units_per_silo = 50"
+)
+
+
+@pytest.mark.parametrize(("declared", "is_fine"), [(50, True), (51, False)])
+def test_a_plan_for_smaller_silos_than_this_one_declares(
+    federation: LocalFederation, declared: int, is_fine: bool
+) -> None:
+    """The silo would refuse to sign it."""
+    found = _look(federation, policy=DECLARED.format(declared), ask=RECORDS)
+    assert ("run" not in found) == is_fine
+    assert is_fine or "declares up to 51 units of the kind record" in found["run"]
+
+
+@pytest.mark.parametrize(("declared", "is_fine"), [(4, True), (3, False)])
+def test_a_table_that_has_outgrown_what_is_declared(
+    federation: LocalFederation, declared: int, is_fine: bool
+) -> None:
+    """The operator hears it before every private run fails."""
+    found = _data(federation, None, settings=DECLARED.format(declared))
+    assert found.is_fine == is_fine
+    assert is_fine or "more rows than the 3 that its [privacy] declares" in found.finding
 
 
 def test_a_run_that_the_policy_allows_is_fine(federation: LocalFederation) -> None:
@@ -103,12 +133,14 @@ ROWS = "age,bmi,sick\n50,20,no\n ,21,yes\nnan,22,no\n60,,yes\n"
 FEATURES = '[task]\nfeatures = [{{ name = "age"{} }}, {{ name = "bmi", missing = "zero" }}]\n'
 
 
-def _data(federation: LocalFederation, age: str | None, rows: str = ROWS) -> Finding:
+def _data(
+    federation: LocalFederation, age: str | None, rows: str = ROWS, settings: str = ""
+) -> Finding:
     """What is found in a file with cells that have no value; None for no run's schema."""
     (federation.root / "rows.csv").write_text(rows, "utf-8")
     text = (
         'coordinator = "127.0.0.1:1"\ndirectory = "silo-1"\nstorage = "s"\n'
-        'data = { file = "rows.csv" }\n'
+        f'data = {{ file = "rows.csv" }}\n{settings}'
     )
     config = parse_config(text.encode(), SiloConfig, source="silo.toml", base=federation.root)
     if age is None:

@@ -1,10 +1,12 @@
-"""What a coordinator learns of a silo's table by rounds that were never charged: nothing."""
+"""What a coordinator learns of how many rows a silo has, charged or not: nothing."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dp.entries import Signature
 from dp.plan import Adjacency
 from fl.errors import (
     DataError,
@@ -22,7 +24,10 @@ from secagg.ids import RunId
 from secagg.messages import RoundOpen
 from secagg.testing import SeededRng, make_federation, make_parameters
 from services.config import SiloConfig
-from services.ledger.parties import Party
+from services.ledger.messages import LedgerAnswer, LedgerNotice
+from services.ledger.parties import COORDINATOR, Party, public_keys
+from services.ledger.proofs import smallest_cohort
+from services.ledger.run_book import RunBook, run_account
 from services.observe.logs import get_logger
 from services.settings import parse_config
 from services.silo.learner import Learner
@@ -44,8 +49,13 @@ unit = "record"
 adjacency = "zero_out"
 epsilon = 2.0
 delta = 1e-6
-persons = 60
+persons = 150
+most_units = {most}
 """
+ROWS, DECLARED = 123, 200
+# Around the row count, and around what is declared.
+PROBES = (122, 123, 124, 199, 200, 201)
+TIME = "2026-11-30T12:00:00Z"
 QUERY = StatisticsQuery(
     numeric=(NumericColumn(name="age", low=0, high=100, bins=4),),
     categorical=(CategoricalColumn(name="sick", categories=("0", "1")),),
@@ -53,20 +63,28 @@ QUERY = StatisticsQuery(
 
 
 @pytest.fixture
-def learner(tmp_path: Path) -> Learner:
-    """Of a silo with 123 rows and a budget."""
-    rows = "".join(f"{number % 90},{number % 2}\n" for number in range(123))
-    (tmp_path / "rows.csv").write_text("age,sick\n" + rows)
-    config = parse_config(SETTINGS.encode(), SiloConfig, source="silo.toml", base=tmp_path)
+def learner(tmp_path: Path) -> Iterator[Learner]:
+    """Of a silo with fewer rows than it declares, and a budget."""
+    made = make_learner(tmp_path, DECLARED)
+    yield made
+    made.store.close()
+
+
+def make_learner(folder: Path, declared: int) -> Learner:
+    """Of a silo with ROWS rows and a budget."""
+    rows = "".join(f"{number % 90},{number % 2}\n" for number in range(ROWS))
+    (folder / "rows.csv").write_text("age,sick\n" + rows)
+    text = SETTINGS.format(most=declared).encode()
+    config = parse_config(text, SiloConfig, source="silo.toml", base=folder)
     roster = FEDERATION.roster
     return Learner(
         config=config,
         seat=1,
         roster=roster,
-        store=SiloStore(tmp_path / "storage"),
+        store=SiloStore(folder / "storage"),
         ledgers=SiloLedgers(
             budget_settings=config.privacy,
-            folder=tmp_path / "ledgers",
+            folder=folder / "ledgers",
             party=Party(roster.seat(1).silo.name, FEDERATION.identities[1]),
             roster=lambda: roster,
             now=now,
@@ -82,7 +100,7 @@ def _opening(most_rows: int, query: StatisticsQuery = QUERY) -> RoundOpen:
         query,
         max_silos=4,
         silos=4,
-        z=50.0,
+        z=1000.0,
         delta=1e-7,
         most_rows=most_rows,
         adjacency=Adjacency.ZERO_OUT,
@@ -107,7 +125,7 @@ def _opening(most_rows: int, query: StatisticsQuery = QUERY) -> RoundOpen:
 def test_no_answer_depends_on_the_table_before_the_ledger_allows_it(learner: Learner) -> None:
     """Bisecting the most rows, or asking for a column that is not there, gives one answer."""
     strange = replace(QUERY, numeric=(NumericColumn(name="weight", low=0, high=100, bins=4),))
-    openings = [_opening(122), _opening(123), _opening(124), _opening(1000, strange)]
+    openings = [_opening(DECLARED + most) for most in (0, 1)] + [_opening(1000, strange)]
     answers = set()
     for message in openings:
         with pytest.raises(LearningError) as caught:
@@ -115,6 +133,78 @@ def test_no_answer_depends_on_the_table_before_the_ledger_allows_it(learner: Lea
         answers.add((_code(caught.value), _told(caught.value)))
     assert {code for code, _ in answers} == {LedgerRefusedError.__name__}
     assert len(answers) == 1
+
+
+def committed(learner: Learner, message: RoundOpen, folder: Path) -> LedgerAnswer:
+    """Have the four silos sign the plan and charge its round, as a coordinator does."""
+    plan = QueryPlan.parse(message.plan)
+    privacy, parameters = privacy_of(plan), message.parameters
+    assert privacy is not None
+    roster, least = FEDERATION.roster, smallest_cohort(parameters)
+    names = [one.silo.name for one in roster.seats]
+    book = RunBook(folder, parameters.run, Party(COORDINATOR, FEDERATION.coordinator), privacy)
+    book.begin(
+        keys=public_keys(roster),
+        account=run_account(privacy, "a run"),
+        software={},
+        policy="",
+        time_utc=TIME,
+    )
+    draft = book.draft_plan(
+        silos=names,
+        n_c=parameters.n_c,
+        threshold=parameters.threshold(least),
+        floor=parameters.floor(least),
+        manifest=b"m",
+        time_utc=TIME,
+    )
+
+    def notice(line: bytes = b"") -> LedgerNotice:
+        lines = tuple(book.lines(0))
+        return LedgerNotice(run=parameters.run, first=0, lines=lines, heads=(), draft=line)
+
+    answer = learner.ledgers.receive(notice(draft.to_line()))
+    if answer.code:
+        return answer
+    signed = [Signature(signer=names[0], sig=answer.signature.hex())]
+    for name, seat in zip(names[1:], (2, 3, 4), strict=True):
+        signed += draft.signed_by(Party(name, FEDERATION.identities[seat])).sigs[-1:]
+    book.append(draft, signed, public_keys(roster))
+    book.charge(1, 0, time_utc=TIME)
+    return learner.ledgers.receive(notice())
+
+
+def _probe(learner: Learner, message: RoundOpen, folder: Path) -> tuple[str, str]:
+    """What a coordinator is told that follows every rule, signs and charges."""
+    answer = committed(learner, message, folder / message.parameters.run.hex)
+    if answer.code:
+        return answer.code, answer.reason
+    try:
+        learner.admit(message)
+    except LearningError as error:
+        return _code(error), _told(error)
+    learner.ledgers.charge(message.parameters, QueryPlan.parse(message.plan))
+    return "accepted", ""
+
+
+def test_a_plan_is_held_against_what_is_declared_and_never_against_the_table(
+    learner: Learner, tmp_path: Path
+) -> None:
+    """No answer changes at the row count, however many runs with huge noise ask for it."""
+    found = {most: _probe(learner, _opening(most), tmp_path) for most in PROBES}
+    assert {most for most, (code, _) in found.items() if code == "accepted"} == {200, 201}
+    refused = {reason.replace(str(most), "N") for most, (_, reason) in found.items() if most < 200}
+    assert len(refused) == 1
+    assert "declares up to 200" in refused.pop()
+
+
+def test_a_silo_that_outgrew_what_it_declares_gives_one_answer_to_all(tmp_path: Path) -> None:
+    """It stops itself; what it says does not depend on what a plan counts with."""
+    learner = make_learner(tmp_path, ROWS - 1)
+    found = [_probe(learner, _opening(most), tmp_path) for most in (122, 123, 124, 500)]
+    assert len(set(found)) == 1
+    assert found[0][0] == DataError.__name__
+    assert not learner.ledgers.budget.charges  # type: ignore[union-attr] # its settings have one
     learner.store.close()
 
 

@@ -34,7 +34,7 @@ SILO = 'coordinator = "127.0.0.1:1"\ndirectory = "keys"\nstorage = "storage"\n'
 TABLE = '[data]\nfile = "rows.csv"\n'
 BUDGET = (
     '[privacy]\ndata_set = "cohort"\nunit = "record"\nadjacency = "zero_out"\n'
-    "epsilon = 2.0\ndelta = 1e-6\npersons = 60\n"
+    "epsilon = 2.0\ndelta = 1e-6\npersons = 60\nmost_units = 100\n"
 )
 
 

@@ -49,6 +49,7 @@ adjacency = "zero_out"
 epsilon = 4.0
 delta = 1e-5
 persons = 20
+most_units = 20
 records_per_unit = {rows}
 """
 

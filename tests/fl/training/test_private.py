@@ -162,6 +162,23 @@ def test_isrl_runs_scaffold_with_option_two() -> None:
     assert all(variate is not None for variate in result.variates.values())
 
 
+RUN = RunId(b"u" * 16)
+
+
+def participant(plan: TrainingPlan, task: OwnTask, most_units: int | None = None) -> RunParticipant:
+    """The first silo."""
+    return RunParticipant(
+        plan,
+        run=RUN,
+        seat=1,
+        names={1: "a", 2: "b", 3: "c"},
+        task=task,
+        memory=DictMemory(),
+        rng=SeededRng(1),
+        most_units=most_units,
+    )
+
+
 def sent(plan: TrainingPlan, task: OwnTask, attempts: int) -> list[dict[str, np.ndarray]]:
     """What leaves one silo in several attempts on one state."""
     run = TrainingRun(plan, model=task.initial_model(0), names={1: "a", 2: "b", 3: "c"})
@@ -169,20 +186,11 @@ def sent(plan: TrainingPlan, task: OwnTask, attempts: int) -> list[dict[str, np.
     assert isinstance(request, RoundRequest)
     privacy = privacy_of(plan)
     assert privacy is not None
-    number = RunId(b"u" * 16)
-    one = RunParticipant(
-        plan,
-        run=number,
-        seat=1,
-        names={1: "a", 2: "b", 3: "c"},
-        task=task,
-        memory=DictMemory(),
-        rng=SeededRng(1),
-    )
+    one = participant(plan, task)
     parameters = make_parameters(
         make_federation(SILOS, seed=1).roster,
         request.spec,
-        run=number,
+        run=RUN,
         n_c=privacy.n_c,
         n_max=SILOS,
         training_plan=plan.digest(),
@@ -251,6 +259,17 @@ def test_a_silo_with_too_many_or_too_few_units_refuses_before_any_round() -> Non
         with pytest.raises(DataError) as caught:
             simulate(plan, {f"silo-{n}": own_task(n, rows=rows) for n in range(1, SILOS + 1)})
         assert str(rows) not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [Mode.ISRL, Mode.FEDSGD, Mode.PATIENT])
+def test_units_are_counted_against_the_silos_own_figure_alone(mode: Mode) -> None:
+    """Whatever a coordinator writes into its plan, the same silo gives the same answer."""
+    task = own_task(1, patients=mode is Mode.PATIENT)
+    for planned in (ROWS - 1, ROWS, ROWS + 1, 10 * ROWS):
+        plan = training(unit_plan(mode, max_units_per_silo=planned))
+        participant(plan, task, most_units=ROWS)
+        with pytest.raises(DataError, match=f"more units than {ROWS - 1}"):
+            participant(plan, task, most_units=ROWS - 1)
 
 
 def test_a_task_without_private_steps_is_refused() -> None:
