@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,11 +81,8 @@ def start(federation: LocalFederation, name: str, setting: str) -> Child:
     return federation.start_silo(name, task)
 
 
-@pytest.mark.parametrize("flaw", list(FLAWS))
-def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> None:
-    """Its error reaches the coordinator by name, without what the silo's own code said."""
-    flawed = start(federation, "silo-4", f'flaw = "{flaw}"')
-    flawed.wait_for("connected")
+def run(federation: LocalFederation) -> tuple[dict[str, Any], str]:
+    """Run one round; how it ended, and all that the operator was shown."""
     config, operator = federation.home / "run.toml", str(federation.operator_file)
     config.write_text(RUN, encoding="utf-8")
     command = [sys.executable, "-m", "services.cli", "run", "start", "-c", str(config)]
@@ -96,18 +94,27 @@ def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> No
         check=False,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
-    last = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout
+
+
+@pytest.mark.parametrize("flaw", list(FLAWS))
+def test_a_flawed_silo_is_left_out(federation: LocalFederation, flaw: str) -> None:
+    """Its error reaches the coordinator by name, without what the silo's own code said."""
+    flawed = start(federation, "silo-4", f'flaw = "{flaw}"')
+    flawed.wait_for("connected")
+    last, printed = run(federation)
     assert last["rounds"][0]["survivors"] == [1, 2, 3]
     assert last["rounds"][0]["metrics"]["examples"] == sum(ROWS.values())
     refusal = next(seat["refusal"] for seat in last["seats"] if seat["silo"] == "silo-4")
     assert refusal.startswith(FLAWS[flaw])
-    assert "4711" not in done.stdout
+    assert "4711" not in printed
     assert flawed.exit_code is None, "a flaw costs a round, not the process"
     flawed.end()
 
 
 def test_the_coordinator_s_folders_hold_no_count_of_a_silo(federation: LocalFederation) -> None:
     """Neither its storage nor any log, as text or as an integer; the sum's count is found."""
+    run(federation)
     storage, logs = federation.storage("coordinator"), federation.home / "logs"
     files = [path for folder in (storage, logs) for path in folder.rglob("*") if path.is_file()]
     held = b"\x00\xff".join(path.read_bytes() for path in files)

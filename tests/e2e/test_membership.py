@@ -31,6 +31,7 @@ from services.storage.coordinator import CoordinatorStore
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # processes that are killed, renewed, attacked
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 6))
+NEW = ("silo-6", "silo-7")
 DEADLINES = {
     "registration_s": 20.0,
     "advertise_s": 10.0,
@@ -67,11 +68,43 @@ class World:
         for child in self.silos.values():
             child.wait_for("connected")
         self._runs = 0
+        self._is_enlarged = False
 
     def start(self, name: str, *, fault: str = "") -> Child:
         """Start a silo."""
         lines = ['task = "fl.testing:toy_task"', "[settings]", f"silo = {name[-1]}"]
         return self.federation.start_silo(name, lines, fault=fault)
+
+    def assemble(self, *joined: str) -> None:
+        """Leave silo-5 out for good; of the two new silos let these be connected, and no other.
+
+        A test that begins so can do without those before it.
+        """
+        if self.silos["silo-5"].exit_code is None:
+            self.revoke()
+        if not self._is_enlarged:
+            self.enlarge()
+        for name in NEW:
+            is_there = name in self.silos and self.silos[name].exit_code is None
+            if is_there and name not in joined:
+                self.silos[name].end()
+            elif name in joined and not is_there:
+                self.silos[name] = self.start(name)
+                self.silos[name].wait_for("connected")
+
+    def revoke(self) -> int:
+        """Revoke silo-5, whose process ends; returns the roster's version."""
+        version = authority.revoke(self.authority, "silo-5")
+        self.install()
+        assert self.silos["silo-5"].wait(timeout_s=20) == 9
+        return version
+
+    def enlarge(self) -> None:
+        """Enroll the two new silos, and tell the coordinator."""
+        for name in NEW:
+            self.issue(name, Role.SILO)
+        self.install()
+        self._is_enlarged = True
 
     def issue(
         self, name: str, role: Role, *, folder: str = "keys", days: int = 365, replace: bool = False
@@ -151,9 +184,7 @@ def test_a_revoked_silo_is_out_in_the_middle_of_a_run(world: World) -> None:
     """Its connection is open and its certificate valid; the others go on (bug case SEC-07)."""
     run = world.start_run(rounds=20, silos=5)
     world.coordinator.wait_for("committed", run=run)
-    version = authority.revoke(world.authority, "silo-5")
-    world.install()
-    assert world.silos["silo-5"].wait(timeout_s=20) == 9
+    version = world.revoke()
     assert world.coordinator.wait_for("roster")["gone"] == [5]
     world.secagg("run", "watch", run)
     rounds = world.survivors(run)
@@ -167,11 +198,7 @@ def test_a_revoked_silo_is_out_in_the_middle_of_a_run(world: World) -> None:
 
 def test_a_new_silo_joins_and_the_others_do_nothing(world: World) -> None:
     """They hear of it with their next Hello and take the new version along the chain."""
-    for name in ("silo-6", "silo-7"):
-        world.issue(name, Role.SILO)
-    world.install()
-    world.silos["silo-6"] = world.start("silo-6")
-    world.silos["silo-6"].wait_for("connected")
+    world.assemble("silo-6")
     run = world.start_run(rounds=2, silos=5)
     world.secagg("run", "watch", run)
     assert world.survivors(run)[-1] == [1, 2, 3, 4, 6], "the revoked seat's number stays unused"
@@ -179,6 +206,7 @@ def test_a_new_silo_joins_and_the_others_do_nothing(world: World) -> None:
 
 def test_a_silo_is_dismissed_from_a_run_and_admitted_again(world: World) -> None:
     """An operator's word counts from the next attempt; control variates are renewed without it."""
+    world.assemble("silo-6")
     scaffold = '[algorithm]\nname = "scaffold"\n'
     run = world.start_run(rounds=500, silos=4, more=scaffold)
     world.wait_until(run, [1, 2, 3, 4, 6])
@@ -202,6 +230,7 @@ def test_a_change_outlives_a_coordinator_that_is_killed_before_it_counts(world: 
 
     One silo trains for so long that the coordinator dies in the attempt in which it was told.
     """
+    world.assemble("silo-6")
     world.silos["silo-4"].end()
     world.silos["silo-4"] = world.start("silo-4", fault="silo.before-training@2=stall:15")
     world.silos["silo-4"].wait_for("connected")
@@ -222,6 +251,7 @@ def test_a_change_outlives_a_coordinator_that_is_killed_before_it_counts(world: 
 
 def test_a_silo_leaves_in_good_order_and_takes_its_control_variate_along(world: World) -> None:
     """`silo leave` between two processes: one sum takes c_k out, then it sits out by name."""
+    world.assemble("silo-6")
     run = world.start_run(rounds=500, silos=4, more='[algorithm]\nname = "scaffold"\n')
     world.wait_until(run, [1, 2, 3, 4, 6])
     world.silos["silo-6"].process.terminate()
@@ -252,6 +282,7 @@ def test_a_certificate_is_renewed_over_the_wire_without_a_restart(world: World) 
 
     Another one is installed by hand while the silo runs: its next call shows it (bug case TLS-03).
     """
+    world.assemble("silo-6")
     keys = world.home / "silo-7/keys"
     world.issue("silo-7", Role.SILO, days=3)
     request = keys / "request.json"
@@ -275,6 +306,7 @@ def test_a_certificate_is_renewed_over_the_wire_without_a_restart(world: World) 
 
 def test_a_coordinator_with_new_keys_takes_the_old_ones_place(world: World) -> None:
     """Key rotation as docs/operations.md has it: silos follow the roster and are not touched."""
+    world.assemble(*NEW)
     world.issue(COORDINATOR, Role.COORDINATOR, folder="fresh", replace=True)
     world.coordinator.process.terminate()
     assert world.coordinator.wait(timeout_s=20) == 0
@@ -290,7 +322,7 @@ def test_a_coordinator_with_new_keys_takes_the_old_ones_place(world: World) -> N
 
 def test_a_silo_that_is_told_to_stop_finishes_its_part_in_the_round(world: World) -> None:
     """SIGTERM while it trains: what it trains is in the sum, the next round goes on without it."""
-    world.silos["silo-7"].end()
+    world.assemble("silo-6")
     child = world.silos["silo-7"] = world.start("silo-7", fault="silo.before-training@2=stall:3")
     child.wait_for("connected")
     run = world.start_run(rounds=3, silos=6)
@@ -304,26 +336,31 @@ def test_a_silo_that_is_told_to_stop_finishes_its_part_in_the_round(world: World
 
 def test_log_lines_say_which_run_round_and_silo(world: World) -> None:
     """One search finds a round at the coordinator and at every silo in it."""
-    committed = world.coordinator.wait_for("committed")
-    settled = world.silos["silo-1"].wait_for("settled")
+    run = world.start_run(rounds=1, silos=4)
+    committed = world.coordinator.wait_for("committed", run=run)
+    settled = world.silos["silo-1"].wait_for("settled", run=run)
     assert {"run", "round", "attempt"} <= committed.keys()
     assert {"run", "round", "attempt", "silo"} <= settled.keys()
 
 
 def test_both_sides_show_their_figures(world: World) -> None:
     """What an operator watches: rounds, phases, who was in, what waits, what was tried again."""
+    world.assemble("silo-6")
+    world.coordinator.kill()
+    world.coordinator = world.federation.start_coordinator()
+    run = world.start_run(rounds=21, silos=5)
+    world.secagg("run", "watch", run)
     hub = figures(world.coordinator)
     assert hub["secagg_enrolled_silos"] == 6
     assert hub["secagg_connected_silos"] == 5
-    run = str(world.coordinator.lines()[-1]["run"])
-    assert hub[f"secagg_rounds_total|{run}"] == 3
-    assert hub[f"secagg_attempts_total|{run}"] >= 2
+    assert hub[f"secagg_rounds_total|{run}"] == 21
+    assert hub[f"secagg_attempts_total|{run}"] >= 21
     assert hub[f"secagg_round_survivors|{run}"] == 5
     assert hub[f"secagg_left_out_silos|{run}"] == 0
     assert hub[f"secagg_run_active|{run}"] == 0
-    assert hub[f"secagg_phase_seconds_count|mask|{run}"] == 3
+    assert hub[f"secagg_phase_seconds_count|mask|{run}"] == 21
     assert hub[f"secagg_phase_bytes_total|received|mask|{run}"] > 0
-    assert hub["secagg_calls_total|Hello|OK"] >= 6
+    assert hub["secagg_calls_total|Hello|OK"] >= 5
     assert hub["secagg_certificate_days_left"] in {364, 365}
     silo = figures(world.silos["silo-1"])
     assert silo["secagg_connected"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.demo.federation import LocalFederation
+from services.demo.federation import COORDINATOR, LocalFederation
 
 pytestmark = pytest.mark.e2e
 
@@ -113,7 +113,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join([str(home), *filter(None, sys.path)]))
         with LocalFederation(home=home, silos=SILOS, deadlines={"registration_s": 5.0}) as made:
-            made.start_coordinator(wait=False, fault="store.after-commit@2=kill")
+            made.start_coordinator(wait=False)
             for name in SILOS[:-1]:
                 start(made, name)
             yield made
@@ -127,8 +127,10 @@ def start(federation: LocalFederation, name: str, *, module: str = "services.cli
 
 
 def end(federation: LocalFederation, name: str) -> None:
-    """End a silo's process."""
-    [child for child in federation.children if child.name == name][-1].end()
+    """End a holder's processes, if there are any."""
+    for child in federation.children:
+        if child.name == name:
+            child.end()
 
 
 def secagg(*arguments: str, expect: int) -> str:
@@ -168,7 +170,8 @@ def test_a_false_accuser_is_left_out_with_its_victim(federation: LocalFederation
 
     The coordinator is killed after the second round; the next process has not forgotten them.
     """
-    first = federation.children[0]
+    end(federation, COORDINATOR)
+    first = federation.start_coordinator(fault="store.after-commit@2=kill")
     start(federation, "silo-6", module="accuser_of_a_test")
     name = begin(federation, 0.1, rounds=4)
     assert first.wait(timeout_s=60) == -9
