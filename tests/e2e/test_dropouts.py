@@ -1,5 +1,6 @@
 """Silos that vanish, stall or are slow, in every phase of a round; real processes."""
 
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fl.rounds import MAX_ATTEMPTS
-from services.demo.federation import COORDINATOR, LocalFederation
+from services.demo.federation import COORDINATOR, Child, LocalFederation
 from services.wire.calls import RunState, RunStatus
 from tests.stage import LONG_S, Stage
 
@@ -35,6 +36,13 @@ def is_whole_again(status: RunStatus, *, after: int) -> bool:
     return status.summary.state.is_final or (
         is_later and status.rounds[-1].survivors == (1, 2, 3, 4, 5)
     )
+
+
+def refusals(silo: Child) -> list[str]:
+    """Why a silo's messages have been refused: they came too late, all of them."""
+    lines = [line for line in silo.lines() if line.get("event") == "refused"]
+    assert {line["code"] for line in lines} <= {"STALE"}
+    return [str(line["reason"]) for line in lines]
 
 
 def make_stage(home: Path, count: int, **deadlines: float) -> LocalFederation:
@@ -105,17 +113,21 @@ def test_silos_that_stall_in_one_phase_are_not_waited_for(stage: Stage) -> None:
 def test_a_late_vector_is_refused_by_both_rounds_names(tmp_path: Path) -> None:
     """It counts in no sum; its silo is invited again (bug case DRP-04).
 
-    The coordinator knows a round until two later ones are over, so the silo stalls much longer than
-    the 3 s of this phase and the 6 s of silence after which nobody waits for its keys.
+    The coordinator knows a round until some later ones are over, so for so long the silo sleeps:
+    it is put to sleep in the ten seconds in which it stalls before its upload.
     """
     with make_stage(tmp_path, 5, mask_s=3.0) as federation:
         stage = Stage(federation)
         stage.start(COORDINATOR, *stage.silos[:4])
-        stage.start("silo-5", fault="silo.before-upload@2=stall:30")
+        stage.start("silo-5", fault="silo.before-upload@2=stall:10")
         stage.begin()
-        late = stage.children["silo-5"].wait_for("refused", timeout_s=LONG_S)
-        assert late["code"] == "STALE"
-        assert str(late["reason"]).startswith("round 2, attempt 0 is not open; the coordinator is")
+        sleeper = stage.children["silo-5"]
+        sleeper.wait_for("training", round=2, timeout_s=LONG_S)
+        sleeper.process.send_signal(signal.SIGSTOP)
+        stage.wait_until(lambda status: status.summary.rounds_done > 8)
+        sleeper.process.send_signal(signal.SIGCONT)
+        late = "round 2, attempt 0 is not open; the coordinator is at round"
+        stage.wait_until(lambda _: any(why.startswith(late) for why in refusals(sleeper)))
         stage.wait_until(lambda status: status.rounds[-1].survivors == (1, 2, 3, 4, 5))
         second = stage.status().rounds[1]
         assert (second.round, second.survivors, second.dropouts) == (2, (1, 2, 3, 4), (5,))
