@@ -7,9 +7,6 @@ accountant is tighter, so this is the figure that is enforced at q = 1.
 import math
 from typing import Final
 
-from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
-
 from dp.errors import CalibrationError
 
 # Root finding stops here; results are moved to the safe side by as much.
@@ -25,6 +22,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     Source: Balle and Wang 2018, theorem 8: δ = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ).
     """
+    from scipy.special import erfcx, log_ndtr, ndtr
+
     upper = mu / 2.0 - epsilon / mu
     lower = upper - mu
     if upper > 0.0:
@@ -41,6 +40,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         mu: sensitivity over std, above 0.
         delta: 0 < delta < 1.
     """
+    from scipy.optimize import brentq
+
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     # The classic tail bound ε <= μ²/2 + μ·sqrt(2·ln(1/δ)) brackets the root.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl.algorithms import algorithm_of
 from fl.errors import LearningError, RunStateError
@@ -63,6 +64,7 @@ from secagg.messages import MAX_STATE_BYTES
 from secagg.parameters import COMMON_COEFFICIENTS, VectorSpec
 
 _SNAPSHOT: Final = "training-run"
+_SLICE: Final = 2**16
 
 
 class TrainingRun(Course):
@@ -95,7 +97,8 @@ class TrainingRun(Course):
         self._due = False  # a refresh
         self._refreshes = 0
         self._losses: list[float] = []
-        self._last_change: FloatVector | None = None
+        # Of the last change, of length 1; for the next report's cosine, which needs no more digits.
+        self._direction: NDArray[np.float32] | None = None
 
     @property
     def state(self) -> bytes:
@@ -184,13 +187,15 @@ class TrainingRun(Course):
         self._require_sum(aggregate)
         spec = self._spec()
         privacy, ranges = privacy_of(self.plan), ranges_of(self._state)
+        survivors, coins = aggregate.survivors, aggregate.public_coins
         try:
             released = decode_aggregate(aggregate.values, spec=spec, ranges=ranges, privacy=privacy)
         except RunStateError as error:  # a noised sum beyond the ring's half: the alarm
             return self._failed(str(error), retried=False)
-        maps = compressors(self.plan, spec, self._size, aggregate.public_coins)
+        del aggregate  # its integers are as big as what was made of them
+        maps = compressors(self.plan, spec, self._size, coins)
         released = replace(released, bulk=expanded(released.bulk, maps))
-        return self.receive_decoded(released, aggregate.survivors)
+        return self.receive_decoded(released, survivors)
 
     def receive_decoded(
         self, released: Decoded, survivors: tuple[int, ...]
@@ -318,14 +323,20 @@ class TrainingRun(Course):
         before, after = summed(self.model()), summed(model_of(following))
         layout = TensorLayout.of(before)
         flat = layout.flatten(after)
-        change = flat - layout.flatten(before)
-        cosine = _cosine(change, self._last_change)
-        self._last_change = change
+        model_norm = float(np.linalg.norm(flat))
+        layout.subtract_from(flat, before)
+        update_norm = float(np.linalg.norm(flat))
+        cosine, known = None, self._direction
+        self._direction = None
+        if update_norm:
+            flat /= update_norm
+            cosine = None if known is None else _inner(flat, known)
+            self._direction = flat.astype(np.float32)
+        del flat
         metrics = _metrics(self.plan, released, len(survivors))
         bins, pairs = released.meta.get(SCORE_BINS), released.meta.get(PAIRS)
-        moved = next(iter(released.bulk.values())) / total_weight(
-            self.plan, released, {seat: self._names[seat] for seat in survivors}
-        )
+        aggregate = float(np.linalg.norm(next(iter(released.bulk.values()))))
+        weight = total_weight(self.plan, released, {seat: self._names[seat] for seat in survivors})
         return replace(
             report,
             examples=metrics.examples if metrics else None,
@@ -333,9 +344,9 @@ class TrainingRun(Course):
             accuracy=metrics.accuracy if metrics else None,
             auc=None if bins is None else auc_of_histogram(bins),
             concordance=None if pairs is None else concordance_index(*map(int, pairs)),
-            model_norm=float(np.linalg.norm(flat)),
-            update_norm=float(np.linalg.norm(change)),
-            aggregate_norm=float(np.linalg.norm(moved)),
+            model_norm=model_norm,
+            update_norm=update_norm,
+            aggregate_norm=aggregate / weight,
             cosine=cosine,
         )
 
@@ -351,9 +362,7 @@ def _metrics(plan: TrainingPlan, released: Decoded, silos: int) -> ReleasedMetri
     return found
 
 
-def _cosine(change: FloatVector, before: FloatVector | None) -> float | None:
-    """Return the cosine between two changes, None where one is missing or zero."""
-    if before is None:
-        return None
-    product = math.sqrt(float(change @ change)) * math.sqrt(float(before @ before))
-    return float(change @ before) / product if product else None
+def _inner(one: FloatVector, other: NDArray[np.float32]) -> float:
+    """Return the inner product, without a copy of the other in float64."""
+    parts = [slice(start, start + _SLICE) for start in range(0, len(one), _SLICE)]
+    return math.fsum(float(one[part] @ other[part].astype(np.float64)) for part in parts)

@@ -81,11 +81,7 @@ def decode_state(data: bytes, max_bytes: int) -> State:
         SpecMismatchError: the bytes are not what `encode_state` makes.
     """
     try:
-        fields = decode(data, _LABEL, max_bytes=max_bytes)
-        state: State = {}
-        for start in range(0, len(fields), _FIELDS):
-            name, code, shape, content = fields[start : start + _FIELDS]
-            state[read_name(name)] = _tensor(read_name(code), shape, content)
+        state = _tensors(decode(data, _LABEL, max_bytes=max_bytes))
     except (MalformedMessageError, OversizeError, ValueError, KeyError) as error:
         raise SpecMismatchError(
             "the state is malformed or too large; expected the canonical bytes of encode_state"
@@ -151,6 +147,15 @@ def _namespace(state: NamedTensors, prefix: str) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): state[name] for name in sorted(state) if name.startswith(prefix)
     }
+
+
+def _tensors(fields: tuple[bytes, ...]) -> State:
+    """Return the tensors of a state's fields; ValueError or KeyError if they are none."""
+    state: State = {}
+    for start in range(0, len(fields), _FIELDS):
+        name, code, shape, content = fields[start : start + _FIELDS]
+        state[read_name(name)] = _tensor(read_name(code), shape, content)
+    return state
 
 
 def _tensor(code: str, shape: bytes, content: bytes) -> Tensor:

@@ -6,7 +6,7 @@ floating tensors have a place in the vector. Integer tensors (BatchNorm's counte
 of anything: they stay as they are in the global model (ENC-01).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from fl.ports import FloatVector, NamedTensors, Tensor
 from secagg.canonical import digest, encode_list, text, u64
 
 _DTYPES: Final = ("float16", "float32", "float64")
+_SLICE: Final = 2**16  # coordinates that are worked on at a time
 
 
 Signature = Mapping[str, tuple[tuple[int, ...], str]]
@@ -133,10 +134,7 @@ class TensorLayout:
         Raises:
             SpecMismatchError: another length.
         """
-        if flat.shape != (self.size,):
-            raise SpecMismatchError(
-                f"expected a flat vector of length {self.size}, got shape {flat.shape}"
-            )
+        self._check_length(flat)
         pieces = dict(self._pieces(flat))
         with np.errstate(over="ignore"):  # too large for the dtype is infinite, and found as such
             return {
@@ -144,21 +142,49 @@ class TensorLayout:
                 for name, shape, dtype in self.tensors
             }
 
+    def add(self, tensors: NamedTensors, step: FloatVector, rate: float) -> dict[str, Tensor]:
+        """Return `unflatten(flatten(tensors) + rate * step)`, without a flat copy of either.
+
+        Raises:
+            SpecMismatchError: `tensors` has another layout, or `step` another length.
+            NonFiniteUpdateError: what would be returned holds NaN or infinity.
+        """
+        self.check(TensorLayout.of(tensors))
+        self._check_length(step)
+        moved = {name: np.empty(shape, dtype) for name, shape, dtype in self.tensors}
+        with np.errstate(over="ignore"):  # as in `unflatten`
+            for name, piece in self._pieces(step):
+                before, after = tensors[name].reshape(-1), moved[name].reshape(-1)
+                for start in range(0, len(piece), _SLICE):
+                    part = slice(start, start + _SLICE)
+                    after[part] = before[part].astype(np.float64) + rate * piece[part]
+        _refuse_non_finite(moved.items())
+        return moved
+
+    def subtract_from(self, flat: FloatVector, tensors: NamedTensors) -> None:
+        """Make `flat - flatten(tensors)` of `flat`, in place.
+
+        Raises:
+            SpecMismatchError: `tensors` has another layout, or `flat` another length.
+        """
+        self.check(TensorLayout.of(tensors))
+        self._check_length(flat)
+        for name, piece in self._pieces(flat):
+            np.subtract(piece, tensors[name].reshape(-1), out=piece)
+
     def check_finite(self, flat: FloatVector) -> None:
         """Refuse NaN and infinity, naming the tensors and counting, never showing values.
 
         Raises:
             NonFiniteUpdateError: some value is not finite.
         """
-        if np.isfinite(flat).all():
-            return
-        counts: Mapping[str, int] = {
-            name: int(np.count_nonzero(~np.isfinite(piece))) for name, piece in self._pieces(flat)
-        }
-        listed = ", ".join(f"{count} in {name!r}" for name, count in counts.items() if count)
-        raise NonFiniteUpdateError(
-            f"values that are NaN or infinite: {listed}; the update cannot be used"
-        )
+        _refuse_non_finite(self._pieces(flat))
+
+    def _check_length(self, flat: FloatVector) -> None:
+        if flat.shape != (self.size,):
+            raise SpecMismatchError(
+                f"expected a flat vector of length {self.size}, got shape {flat.shape}"
+            )
 
     def _pieces(self, flat: FloatVector) -> list[tuple[str, FloatVector]]:
         """Return each tensor's view of `flat`."""
@@ -169,6 +195,15 @@ class TensorLayout:
             pieces.append((name, flat[start:stop]))
             start = stop
         return pieces
+
+
+def _refuse_non_finite(tensors: Iterable[tuple[str, Tensor]]) -> None:
+    counts = {name: int(np.count_nonzero(~np.isfinite(tensor))) for name, tensor in tensors}
+    if any(counts.values()):
+        listed = ", ".join(f"{count} in {name!r}" for name, count in counts.items() if count)
+        raise NonFiniteUpdateError(
+            f"values that are NaN or infinite: {listed}; the update cannot be used"
+        )
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -5,7 +5,7 @@ mask, packing, hashing) is done while it is in the processor's cache. Memory doe
 the number of silos: the server sums the spooled uploads chunk by chunk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from secagg.masking import MaskBundle
 from secagg.parameters import TAG_SEGMENT, Chunk, Segment, VectorSpec
 from secagg.ports import VectorStore
 from secagg.prg import CHUNK_WORDS, Generator
-from secagg.ring import IntVector, add_into, container, from_ring, pack, to_ring, unpack
+from secagg.ring import IntVector, RingVector, add_into, container, from_ring, pack, to_ring, unpack
 from secagg.secretbytes import Secret
 from secagg.verification import SegmentTags, TagVector, check_tags, tag_blinds
 
@@ -201,18 +201,21 @@ def sum_and_unmask(
             for segment in spec.segments
         }
 
-    def work(stretch: Sequence[tuple[int, Chunk]]) -> list[tuple[int, Chunk, bytes, IntVector]]:
-        return _sum_stretch(spec, store, uploads, bundles(), stretch)
-
-    results = executor.map(work, stretches) if executor else map(work, stretches)
     decoded = [np.empty(segment.length, np.int64) for segment in spec.segments]
-    leaves = []
-    store.discard(name)
-    for stretch in results:
-        for number, chunk, data, integers in stretch:
+
+    def work(stretch: Sequence[tuple[int, Chunk]]) -> list[bytes]:
+        leaves = []
+        for number, chunk, total in _summed(spec, store, uploads, bundles(), stretch):
+            bits = spec.segments[chunk.segment].ring_bits
+            data = pack(total, bits)
             store.write(name, number, data)
             leaves.append(canonical.leaf_hash(number, data))
-            decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = integers
+            decoded[chunk.segment][chunk.start : chunk.start + chunk.count] = from_ring(total, bits)
+        return leaves
+
+    store.discard(name)
+    results = executor.map(work, stretches) if executor else map(work, stretches)
+    leaves = [leaf for found in results for leaf in found]
     return _opened(canonical.MerkleTree(leaves).root, spec, decoded)
 
 
@@ -259,23 +262,21 @@ def _opened(root: bytes, spec: VectorSpec, decoded: Sequence[IntVector]) -> Open
     return OpenedSum(root=root, values=by_name, tags=tags)
 
 
-def _sum_stretch(
+def _summed(
     spec: VectorSpec,
     store: VectorStore,
     uploads: Sequence[str],
     bundles: Mapping[str, MaskBundle],
     stretch: Sequence[tuple[int, Chunk]],
-) -> list[tuple[int, Chunk, bytes, IntVector]]:
-    out = []
+) -> Iterator[tuple[int, Chunk, RingVector]]:
+    """Yield a stretch's chunks, each summed and without masks."""
     for number, chunk in stretch:
         segment = spec.segments[chunk.segment]
         total = np.zeros(chunk.count, container(segment.ring_bits))
         for upload in uploads:
             add_into(total, unpack(store.read(upload, number), segment.ring_bits, chunk.count))
         bundles[segment.name].apply(total, chunk.index)
-        integers = from_ring(total, segment.ring_bits)
-        out.append((number, chunk, pack(total, segment.ring_bits), integers))
-    return out
+        yield number, chunk, total
 
 
 def read_sum(store: VectorStore, name: str, spec: VectorSpec, root: bytes) -> OpenedSum:

@@ -7,6 +7,7 @@ give it to those who have to judge, not to everybody. `secagg transcript verify`
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -51,21 +52,42 @@ def accused(folder: Path, run: RunId | None = None) -> dict[int, str]:
     return {case.accused: case.kind.value for case in cases}
 
 
-def dealers(folder: Path, roster: Roster, log: Logger) -> tuple[Evidence, ...]:
-    """The cases against dealers under this roster, which silos may have to see again.
+@dataclass(slots=True)
+class DealerCases:
+    """The cases against dealers in a folder, each file read once: its name follows from its bytes.
 
-    A damaged file is logged and passed over.
+    Attributes:
+        folder: of evidence; a file that is taken away counts no more.
     """
-    found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+
+    folder: Path
+    log: Logger
+    _read: dict[str, Evidence | None] = field(default_factory=dict)
+
+    def under(self, roster: Roster) -> tuple[Evidence, ...]:
+        """Those under this roster, which silos may have to see again.
+
+        A damaged file is logged, once, and passed over.
+        """
+        paths = sorted(self.folder.glob(f"*{SUFFIX}"))
+        self._read = {path.name: self._case(path) for path in paths}
+        of_roster = roster.digest()
+        return tuple(
+            case
+            for case in self._read.values()
+            if case and case.parameters.roster_digest == of_roster
+        )
+
+    def _case(self, path: Path) -> Evidence | None:
+        """The file's case; None if it is damaged or of another kind."""
+        if path.name in self._read:
+            return self._read[path.name]
         try:
             case = load_evidence(path)
         except CorruptError as error:
-            log.error("evidence-damaged", reason=str(error))  # noqa: TRY400 - the message says it all
-            continue
-        if case.kind in OF_DEALERS and case.parameters.roster_digest == roster.digest():
-            found.append(case)
-    return tuple(found)
+            self.log.error("evidence-damaged", reason=str(error))  # noqa: TRY400 - the message says it all
+            return None
+        return case if case.kind in OF_DEALERS else None
 
 
 def load_evidence(path: Path) -> Evidence:

@@ -97,6 +97,6 @@ class Agnostic:
         """Move the model by the weighted mean."""
         total = sums.scalars[AGNOSTIC_WEIGHT]
         rate = self.plan.server_rate(trained_of(state))
-        moved = moved_model(state, rate * (sums.segments[UPDATE] / total))
+        moved = moved_model(state, sums.segments[UPDATE] / total, rate)
         moved[MEAN_WEIGHT] = np.array(total / sums.survivors)
         return moved

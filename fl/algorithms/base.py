@@ -144,10 +144,12 @@ class Algorithm(Protocol):
         ...
 
 
-def moved_model(state: NamedTensors, step: FloatVector) -> State:
-    """Return the model moved by a flat step, each tensor rounded once to its own dtype."""
+def moved_model(state: NamedTensors, step: FloatVector, rate: float) -> State:
+    """Return the model moved by `rate` times a flat step, each tensor rounded once to its dtype.
+
+    Raises:
+        NonFiniteUpdateError: the moved model would not be finite.
+    """
     floating = summed(model_of(state))
-    layout = TensorLayout.of(floating)
-    moved = layout.unflatten(layout.flatten(floating) + step)
-    layout.flatten(moved)  # refuses what is not finite, in float16 or float32, either
+    moved = TensorLayout.of(floating).add(floating, step, rate)
     return {MODEL + name: tensor for name, tensor in moved.items()}

@@ -96,4 +96,4 @@ class FedAvg:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Move the model by the rule's step."""
         step, kept = self.rule.step(state, sums.mean(UPDATE))
-        return {**moved_model(state, self.plan.server_rate(trained_of(state)) * step), **kept}
+        return {**moved_model(state, step, self.plan.server_rate(trained_of(state))), **kept}

@@ -101,7 +101,7 @@ class FedNova:
             assert steps is not None  # `of` refuses steps that only the silo knows
             paths += weight * self._path(state, steps)
         rate = self.plan.server_rate(trained_of(state)) * paths / sums.weight
-        return moved_model(state, rate * sums.mean(UPDATE))
+        return moved_model(state, sums.mean(UPDATE), rate)
 
     def _path(self, state: NamedTensors, steps: int) -> float:
         return path_length(self.plan.local, steps, self.plan.local_rate(trained_of(state)))

@@ -74,4 +74,4 @@ class FedSgd:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Step down the mean gradient."""
         rate = self.plan.server_rate(trained_of(state))
-        return moved_model(state, -rate * sums.mean(GRADIENT))
+        return moved_model(state, sums.mean(GRADIENT), -rate)

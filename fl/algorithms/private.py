@@ -85,7 +85,7 @@ class OneVectorScaffold:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Move the model and c by the one noised sum."""
         total = sums.segments[UPDATE]
-        moved = moved_model(state, self.plan.server_rate(trained_of(state)) * sums.mean(UPDATE))
+        moved = moved_model(state, sums.mean(UPDATE), self.plan.server_rate(trained_of(state)))
         before = enrolled_of(state) / sums.enrolled * server_variate(state)
         delta = -total / (sums.survivors * self._path(state)) - server_variate(state)
         moved[SERVER_VARIATE] = before + sums.survivors / sums.enrolled * delta

@@ -91,4 +91,4 @@ class QFedAvg:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Move the model."""
         rate = self.plan.server_rate(trained_of(state))
-        return moved_model(state, rate * (sums.segments[UPDATE] / sums.scalars[CURVATURE]))
+        return moved_model(state, sums.segments[UPDATE] / sums.scalars[CURVATURE], rate)

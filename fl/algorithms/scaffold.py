@@ -139,7 +139,7 @@ class Scaffold:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Move the model and c."""
         rate = self.plan.server_rate(trained_of(state))
-        moved = moved_model(state, rate * sums.mean(UPDATE))
+        moved = moved_model(state, sums.mean(UPDATE), rate)
         if VARIATE_DELTA in sums.segments:
             delta = sums.mean(VARIATE_DELTA)
         elif self.option is Option.STEPS:

@@ -15,6 +15,7 @@ from typing import Final, assert_never
 from secagg import phases
 from secagg.effects import (
     Aborted,
+    Aggregate,
     Broadcast,
     DeadlineSet,
     Finished,
@@ -157,6 +158,7 @@ class AttemptDriver:
     _taken: set[bytes] = field(default_factory=set)
     _asked: dict[int, bytes] = field(default_factory=dict)
     _failure: StorageError | None = None
+    _sum: Aggregate | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _turned: asyncio.Event = field(default_factory=asyncio.Event)
@@ -261,6 +263,19 @@ class AttemptDriver:
             self._release_wanted = False
             await self._open_sum()
         return self.outcome
+
+    def take_sum(self) -> Aggregate:
+        """Hand the opened sum out, once: it is big, and whoever takes it can let go of it.
+
+        The outcome says everything else of it.
+
+        Raises:
+            NotNowError: there is none, or it was taken.
+        """
+        taken, self._sum = self._sum, None
+        if taken is None:
+            raise NotNowError("expected a sum that is opened and not yet taken; there is none")
+        return taken
 
     async def _open_sum(self) -> None:
         """Open the sum, if the privacy ledger holds its release; else give the attempt up."""
@@ -564,7 +579,10 @@ class AttemptDriver:
                 pass  # the round keeps its deadline; `_wait` reads it after every step
             case ReleaseWanted():
                 self._release_wanted = True
-            case Finished() | Aborted():
+            case Finished():
+                self._sum = effect.aggregate
+                self.outcome = Finished(aggregate=replace(effect.aggregate, values={}))
+            case Aborted():
                 self.outcome = effect
             case _:
                 assert_never(effect)

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from fl.errors import BudgetExhaustedError
+from fl.errors import BudgetExhaustedError, QueryRefusedError
 from fl.privacy import document_of, privacy_of
 from fl.rounds import RoundPreview, RoundRequest, RunPlan
 from secagg.blame import Suspect
+from secagg.errors import PolicyRefusedError
 from secagg.ids import RunId
 from secagg.messages import Complaint
 from secagg.parameters import RoundParameters
@@ -25,6 +26,8 @@ from services.coordinator.hub import Hub
 _ASKED: Final = SiloPolicy()
 # How a refusal begins by which a silo's privacy budget leaves the run.
 _SPENT: Final = BudgetExhaustedError.__name__
+# How refusals begin that no waiting changes: budgets, and rules that the silo's owner has set.
+_FOR_GOOD: Final = (_SPENT, QueryRefusedError.__name__, PolicyRefusedError.code)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +72,14 @@ class Cohorts:
         """The run's seats whose data set's budget is spent, by their own word."""
         spent = {seat for seat, why in self.refusals.items() if why.startswith(_SPENT)}
         return tuple(sorted(spent & set(self.seats)))
+
+    def refused_for_good(self) -> dict[int, str]:
+        """The run's seats whose own rules keep them out of it, and which rules."""
+        return {
+            seat: why
+            for seat, why in sorted(self.refusals.items())
+            if seat in self.seats and why.startswith(_FOR_GOOD)
+        }
 
     def missing(self) -> str:
         """Who of this run is away, who refused and why, and who is left out."""

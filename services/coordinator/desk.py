@@ -8,7 +8,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,7 @@ from services.coordinator.cohorts import Cohorts, asked_n_c
 from services.coordinator.hub import Hub
 from services.coordinator.ledger import LEDGERS, RunLedger
 from services.coordinator.published import PublishedSum
+from services.coordinator.recent import Recent
 from services.coordinator.recovery import Recovery
 from services.coordinator.run import RunDriver
 from services.coordinator.settlements import Settlements
@@ -88,6 +89,7 @@ class RunDesk:
     _driver: RunDriver | None = None
     _task: "asyncio.Task[None] | None" = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _recent: Recent[VectorId] = field(default_factory=Recent)
     _uploads: dict[RunId, FileVectorStore] = field(default_factory=dict)
     _broken: "asyncio.Future[StorageError]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -232,7 +234,8 @@ class RunDesk:
         record = await asyncio.to_thread(self.store.run, run)
         vector = VectorId(run=run, round=record.round, attempt=0, name="model")
         name = released_name(parse_plan(record.plan))
-        return _piece(vector, await asyncio.to_thread(self.store.artifact, run, name), index)
+        data = await self._recent.read(vector, lambda: self.store.artifact(run, name))
+        return _piece(vector, data, index)
 
     # --- for silos ----------------------------------------------------------------------------
 
@@ -294,8 +297,11 @@ class RunDesk:
         """Read a piece of a run's newest state: what every silo of the run may have."""
         if vector.name != STATE:
             raise NotFoundError(f"there is no vector {vector}")
-        state = await asyncio.to_thread(self._state_of, vector.run)
-        return _piece(vector, state, index)
+        record = await asyncio.to_thread(self.store.run, vector.run)
+        if not record.cohort:
+            raise NotFoundError(f"run {vector.run} has no state yet")
+        key = replace(vector, round=record.round)
+        return _piece(vector, await self._recent.read(key, lambda: self._state_of(record)), index)
 
     # --- driving ------------------------------------------------------------------------------
 
@@ -376,6 +382,7 @@ class RunDesk:
             log=log,
             ledger=ledger,
         )
+        cases = self.config.storage / evidence.FOLDER
         return RunDriver(
             standing=standing,
             attempts=attempts,
@@ -396,7 +403,8 @@ class RunDesk:
             deadlines=self.config.deadlines,
             free_bytes=self.config.limits.free_bytes,
             directory=directory,
-            cases=self.config.storage / evidence.FOLDER,
+            cases=cases,
+            dealers=evidence.DealerCases(cases, log),
             log=log,
             ledger=ledger,
         )
@@ -437,11 +445,8 @@ class RunDesk:
         is_query = isinstance(parse_plan(record.plan), QueryPlan)
         return (QueryRun if is_query else TrainingRun).restore(snapshot, names)
 
-    def _state_of(self, run: RunId) -> bytes:
-        record = self.store.run(run)
-        if not record.cohort:
-            raise NotFoundError(f"run {run} has no state yet")
-        return self._restore(record, self.store.snapshot(run)).state
+    def _state_of(self, record: RunRecord) -> bytes:
+        return self._restore(record, self.store.snapshot(record.run)).state
 
     async def _initial_model(self, call: StartCall, plan: TrainingPlan) -> NamedTensors:
         """The model to start from: the operator's, or the built-in task's own."""

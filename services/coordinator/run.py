@@ -43,7 +43,7 @@ from services.coordinator.ledger import BudgetSpentError, LedgerUnsignedError, R
 from services.coordinator.settlements import Settlements
 from services.coordinator.standing import Standing
 from services.errors import NotNowError, StorageError, UnavailableError
-from services.evidence import accused, dealers, keep_evidence
+from services.evidence import DealerCases, accused, keep_evidence
 from services.observe.logs import Logger, where
 from services.released import released_bytes, released_name
 from services.storage.blobs import FileVectorStore
@@ -68,7 +68,7 @@ _PROMISES_S: Final = 2.0
 
 
 class TooFewSilosError(Exception):
-    """Too few silos are connected, and the wait for more has had its time."""
+    """Too few silos take part, and waiting is over or of no use."""
 
 
 class NoSpaceError(Exception):
@@ -89,6 +89,7 @@ class RunDriver:
         min_silos: connected silos to wait for before the first round.
         directory: holds the attempts' vectors and the complaints that count.
         cases: where evidence against silos is kept.
+        dealers: what of it silos may have to see again.
         free_bytes: that a round leaves free on the disk.
         ledger: of a run with a privacy plan.
         rng: spreads the rests between attempts.
@@ -107,6 +108,7 @@ class RunDriver:
     deadlines: Deadlines
     directory: Path
     cases: Path
+    dealers: DealerCases
     log: Logger
     free_bytes: int = 0
     ledger: RunLedger | None = None
@@ -386,7 +388,7 @@ class RunDriver:
     ) -> None:
         """Give an attempt its state and see it through, opening the next round beside it."""
         await asyncio.to_thread(_put_state, driver.store, request.state)
-        driver.cases = await asyncio.to_thread(dealers, self.cases, self.hub.roster, self.log)
+        driver.cases = await asyncio.to_thread(self.dealers.under, self.hub.roster)
         self._current, self._begun = driver, monotonic()
         vouched = partial(
             self.settlements.succession,
@@ -417,7 +419,7 @@ class RunDriver:
             case Aborted():
                 await self._give_up(course, driver, outcome)
                 if self._stop_reason is None:
-                    self._require_budgets(self.cohorts.least(request))
+                    self._require_willing(self.cohorts.least(request))
         lost = any(why.startswith(_LOST_VARIATE) for why in driver.refusals.values())
         if lost and course.status is RunStatus.RUNNING:
             course.request_refresh()
@@ -491,7 +493,10 @@ class RunDriver:
     async def _commit(self, course: Course, driver: AttemptDriver, outcome: Finished) -> None:
         """Take the server's step and bring it to the disk before anything follows from it."""
         parameters, survivors = outcome.aggregate.parameters, outcome.aggregate.survivors
-        made = await asyncio.to_thread(course.receive, outcome.aggregate)
+        taken = [driver.take_sum()]
+        noise = self._noise_figures(taken[0])
+        # Popped, so that nothing but the course holds the sum while it takes the step.
+        made = await asyncio.to_thread(lambda: course.receive(taken.pop()))
         if isinstance(made, RoundFailure):
             driver.log.error("no-step", reason=made.reason)
             return
@@ -502,7 +507,7 @@ class RunDriver:
             survivors=survivors,
             dropouts=driver.dropouts(survivors),
             absent=driver.absent(),
-            metrics=course.figures(made) | self._noise_figures(outcome.aggregate),
+            metrics=course.figures(made) | noise,
             costs=driver.costs,
             committed_unix_s=utc_now().timestamp(),
             reasons=driver.reasons(survivors),
@@ -585,7 +590,7 @@ class RunDriver:
         """
         give_up = monotonic() + self.deadlines.registration_s
         while self._stop_reason is None:
-            self._require_budgets(wanted)
+            self._require_willing(wanted)
             present = self.cohorts.present()
             if len(present) >= wanted:
                 self.standing.reason = ""
@@ -601,19 +606,25 @@ class RunDriver:
             await self.hub.presence.changed(min(left, _GLANCE_S))
         return ()
 
-    def _require_budgets(self, wanted: int) -> None:
-        """A spent budget does not come back by waiting (privacy.md 3).
+    def _require_willing(self, wanted: int) -> None:
+        """No wait gives a spent budget back (privacy.md 3), or changes what a silo's owner has set.
 
         Raises:
             BudgetSpentError: without the silos whose budget is spent, `wanted` are not left.
+            TooFewSilosError: they are not without those that refuse for good, either.
         """
-        spent = self.cohorts.spent
-        left = len(self.cohorts.seats) - len(spent)
-        if spent and left < wanted:
+        spent, refused = self.cohorts.spent, self.cohorts.refused_for_good()
+        seats = len(self.cohorts.seats)
+        if spent and seats - len(spent) < wanted:
             names = self.cohorts.names(*spent)
             raise BudgetSpentError(
-                f"a round needs {wanted} silos, and {left} are left: the data-set budget is spent "
-                f"at {names}"
+                f"a round needs {wanted} silos, and {seats - len(spent)} are left: the data-set "
+                f"budget is spent at {names}"
+            )
+        if refused and seats - len(refused) < wanted:
+            said = "; ".join(f"{self.cohorts.names(seat)} says {refused[seat]}" for seat in refused)
+            raise TooFewSilosError(
+                f"a round needs {wanted} silos, and {seats - len(refused)} are left: {said}"
             )
 
     def status(self, after_round: int = 0) -> calls.RunStatus:

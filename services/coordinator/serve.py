@@ -22,6 +22,7 @@ from services.coordinator.hub import Hub, presence
 from services.coordinator.metrics import CoordinatorMetrics
 from services.coordinator.rosters import Rosters
 from services.errors import CredentialError
+from services.heap import give_back
 from services.observe.exposition import exposed
 from services.observe.logs import Logger, get_logger, where
 from services.release import software_version
@@ -59,6 +60,7 @@ async def serve(config: CoordinatorConfig) -> None:
     """
     stop = _stop_signal()
     _allow_many_files()
+    give_back()
     log = get_logger("coordinator")
     load_credentials(config.directory, role=Role.COORDINATOR, now=utc_now())
     identity = load_identity(config.directory)

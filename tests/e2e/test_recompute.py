@@ -122,6 +122,7 @@ def test_an_altered_chunk_convicts_the_coordinator(federation: LocalFederation) 
     start_silos(federation)
     code, reason = run(federation, 0.2, redundancy=0)
     assert code == 1
+    assert "0 are left" in reason, "a rule that no waiting changes must not be waited for"
     for name in SILOS:
         assert f"{name} says A1_POLICY_REFUSED: policy rule min_redundancy" in reason
     for child in federation.children:

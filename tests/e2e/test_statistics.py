@@ -266,6 +266,7 @@ def test_a_noised_query_is_charged_to_everybody_and_can_be_verified(tmp_path: Pa
         refused = world.ask("describe", low=10, expect=1)
         assert "QueryRefusedError: this silo's data set has a privacy budget" in refused.stderr
         assert "--most-rows" in refused.stderr
+        assert "0 are left" in refused.stderr, "no waiting changes what a silo's owner has set"
         spent = world.ask("describe", *NOISED, low=10, expect=11)
         assert "budget_exhausted" in spent.stderr
         assert {name: own_ledger(world, name).read_bytes() for name in SILOS} == before

@@ -81,3 +81,34 @@ def test_unsorted_layouts_do_not_exist() -> None:
     """A layout's names are sorted and distinct."""
     with pytest.raises(SpecMismatchError, match="sorted"):
         TensorLayout(tensors=(("b", (), "float64"), ("a", (), "float64")))
+
+
+def test_a_step_is_added_without_flat_copies_and_to_the_same_bits() -> None:
+    """`add` is `unflatten(flatten + rate * step)`, and `subtract_from` is `flat - flatten`."""
+    rng = np.random.default_rng(7)
+    tensors: dict[str, Tensor] = {
+        "a": rng.normal(size=(300, 251)).astype(np.float32),  # more than one slice
+        "b": rng.normal(size=()).astype(np.float64),
+        "c": rng.normal(size=17).astype(np.float16),
+    }
+    layout = TensorLayout.of(tensors)
+    step = rng.normal(size=layout.size)
+    added = layout.add(tensors, step, 0.3)
+    expected = layout.unflatten(layout.flatten(tensors) + 0.3 * step)
+    assert {name: (t.dtype, t.shape, t.tobytes()) for name, t in added.items()} == {
+        name: (t.dtype, t.shape, t.tobytes()) for name, t in expected.items()
+    }
+    flat = layout.flatten(added)
+    layout.subtract_from(flat, tensors)
+    change = np.subtract(layout.flatten(added), layout.flatten(tensors))
+    assert flat.tobytes() == change.tobytes()
+    with pytest.raises(SpecMismatchError, match="length"):
+        layout.add(tensors, step[1:], 0.3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
+def test_what_a_step_makes_infinite_is_refused_by_name(bad: float) -> None:
+    """Also what only the tensor's own dtype cannot hold (ENC-08)."""
+    tensors = {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32)}
+    with pytest.raises(NonFiniteUpdateError, match="1 in 'b'"):
+        TensorLayout.of(tensors).add(tensors, np.array([1, 1, bad, 1, 1]), 1.0)

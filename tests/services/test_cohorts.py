@@ -62,6 +62,19 @@ def test_a_refusal_counts_for_the_run(cohorts: Cohorts) -> None:
     assert "not connected" not in cohorts.missing(), "it is known why it takes no part"
 
 
+def test_a_rule_refuses_for_good_and_a_fault_does_not(cohorts: Cohorts) -> None:
+    """A silo's owner may mend data or a version meanwhile; a rule is what the owner wants."""
+    cohorts.refusals |= {
+        1: "DataError: its own log says why",
+        2: "QueryRefusedError: policy rule statistics = refuse",
+        3: "LeftRunError: an operator may admit it again",
+        4: "A1_POLICY_REFUSED: policy rule min_redundancy",
+        5: "BudgetExhaustedError: spent",
+        6: "A1_POLICY_REFUSED: of a silo that is not in this run",
+    }
+    assert list(cohorts.refused_for_good()) == [2, 4, 5]
+
+
 def quarrel(seat: int, dealer: int) -> tuple[Suspect, ...]:
     """What the server makes of a complaint."""
     return suspects([], [complaint(seat, dealer)])

@@ -152,8 +152,12 @@ def test_an_attempt_ends_with_the_exact_sum(tmp_path: Path) -> None:
                 group.create_task(attempt.play(seat))
         ended = outcome.result()
         assert isinstance(ended, Finished)
-        assert ended.aggregate.values["update"].tolist() == [15] * 10
-        assert ended.aggregate.values["count"].tolist() == [62]
+        opened = attempt.driver.take_sum()
+        assert opened.values["update"].tolist() == [15] * 10
+        assert opened.values["count"].tolist() == [62]
+        assert not ended.aggregate.values, "the outcome must not hold the sum beside its taker"
+        with pytest.raises(NotNowError):
+            attempt.driver.take_sum()
         assert attempt.driver.dropouts(ended.aggregate.survivors) == ()
         assert {cost.phase for cost in attempt.driver.costs} >= {Phase.MASK, Phase.UNMASK}
         assert (await attempt.driver.get_chunk(attempt.vector("sum"), 0)).count == 2 + 1

@@ -16,7 +16,14 @@ from secagg.testing import make_federation, make_parameters
 from services.cli.main import app
 from services.enrollment.roster_file import Trust, save_signed, save_trust
 from services.errors import CorruptError
-from services.evidence import COORDINATOR, SUFFIX, accused, dealers, keep_evidence, load_evidence
+from services.evidence import (
+    COORDINATOR,
+    SUFFIX,
+    DealerCases,
+    accused,
+    keep_evidence,
+    load_evidence,
+)
 from services.observe.logs import get_logger
 
 FEDERATION = make_federation(4)
@@ -152,8 +159,14 @@ def test_cases_against_dealers_under_the_roster_in_force(tmp_path: Path) -> None
         for kind in (EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR, EvidenceKind.BAD_REVEALER)
     ]
     old = replace(about[0], parameters=replace(PARAMETERS, roster_digest=bytes(32)))
-    assert dealers(tmp_path, FEDERATION.roster, LOG) == ()
+    dealers = DealerCases(tmp_path, LOG)
+    assert dealers.under(FEDERATION.roster) == ()
     keep_evidence(tmp_path, [*about, old], LOG)
     (tmp_path / f"damaged{SUFFIX}").write_bytes(b"rubbish")
-    found = dealers(tmp_path, FEDERATION.roster, LOG)
+    found = dealers.under(FEDERATION.roster)
     assert sorted(found, key=lambda one: one.kind) == about[:2]
+    again = dealers.under(FEDERATION.roster)
+    assert list(map(id, again)) == list(map(id, found)), "no file is read and decoded twice"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert dealers.under(FEDERATION.roster) == (), "what an operator takes away counts no more"
