@@ -32,11 +32,13 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from secagg.ids import RunId
+from secagg.rng import SystemRng
 from services import faults
 from services.errors import ConflictError, NotFoundError, StorageError
+from services.files import read_secret, write_secret
 from services.storage.blobs import BlobStore
 from services.storage.database import Database
-from services.storage.lease import LEASE_S, Lease
+from services.storage.lease import LEASE_S, MARK, Lease
 from services.wire.calls import MemberChange, RoundReport, RunState
 
 _METADATA: Final = MetaData()
@@ -144,7 +146,7 @@ class CoordinatorStore:
             lease_s: how long after this process's last sign of life another one may take over.
         """
         self._database = Database(directory, "coordinator", url=url)
-        self._lease = Lease(self._database, holder, lease_s) if url else None
+        self._lease = Lease(self._database, holder, _mark(directory), lease_s) if url else None
         self._lock = threading.Lock()
         self._folder = directory / "blobs"
         self._blobs = BlobStore(self._folder)
@@ -152,7 +154,11 @@ class CoordinatorStore:
             self._sweep()
 
     def try_claim(self) -> str | None:
-        """Become the one process that writes; returns who is it otherwise, None if we are."""
+        """Become the one process that writes; returns who is it otherwise, None if we are.
+
+        Raises:
+            ConfigError: the database's files lie in another folder.
+        """
         if self._lease is None:
             return None
         holder = self._lease.try_take()
@@ -446,6 +452,19 @@ class CoordinatorStore:
             self._blobs.keep_only([*snapshots, *files], everywhere=everywhere)
 
         self._write(work)
+
+
+def _mark(directory: Path) -> str:
+    """The folder's mark; drawn, once, by whoever uses it first."""
+    path = directory / MARK
+    if not path.exists():
+        mark = SystemRng().bytes(16).hex()
+        drawn = directory / f"{MARK}.{mark}"
+        write_secret(drawn, mark.encode("ascii"))
+        with suppress(FileExistsError):  # another process was first: its mark is the folder's
+            path.hardlink_to(drawn)
+        drawn.unlink()
+    return read_secret(path, "folder mark").decode("ascii")
 
 
 def _find(connection: Connection, run: RunId) -> Row[Any] | None:

@@ -3,6 +3,9 @@
 A lease ends by the database server's clock, so no other clock matters. Each holder gets a token one
 higher than the last holder's, and every transaction that writes locks the lease's row and compares
 the token first: a holder that was asleep while another took over changes nothing more.
+
+The rows name files. Which folder holds them, a mark says that lies in it and in the lease: a
+coordinator with a folder of its own is refused when it is started, not when it is needed.
 """
 
 from dataclasses import dataclass
@@ -11,12 +14,14 @@ from typing import Final
 from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, func, select, update
 from sqlalchemy.engine import Connection
 
-from services.errors import LeaseLostError
+from services.errors import ConfigError, LeaseLostError
 from services.storage.database import Database
 
 # A standby takes over this long after the holder's last sign of life; the holder gives three.
 LEASE_S: Final = 15.0
 RENEW_S: Final = LEASE_S / 3
+# The file in a storage folder that tells it from others.
+MARK: Final = "folder-mark"
 
 _LEASE: Final = Table(
     "lease",
@@ -25,6 +30,7 @@ _LEASE: Final = Table(
     Column("token", Integer, nullable=False),
     Column("holder", Text, nullable=False),
     Column("expires_unix_s", Float, nullable=False),
+    Column("folder", String(32), nullable=False),
 )
 _NOW: Final = func.date_part("epoch", func.clock_timestamp())
 
@@ -35,16 +41,22 @@ class Lease:
 
     Attributes:
         holder: names the process to people.
+        folder: mark of the storage folder, 32 hexadecimal digits.
         token: this holder's number; 0 while nothing is held.
     """
 
     database: Database
     holder: str
+    folder: str
     lease_s: float = LEASE_S
     token: int = 0
 
     def try_take(self) -> str | None:
-        """Take the lease if it has ended; returns who holds it otherwise, None if we do."""
+        """Take the lease if it has ended; returns who holds it otherwise, None if we do.
+
+        Raises:
+            ConfigError: the database's files lie in another folder.
+        """
         return self.database.transact(self._try_take)
 
     def renew(self) -> None:
@@ -80,7 +92,15 @@ class Lease:
         self.database.transact(work)
 
     def _try_take(self, connection: Connection) -> str | None:
-        free = _LEASE.c.expires_unix_s < _NOW
+        row = connection.execute(select(_LEASE.c.folder, _LEASE.c.holder)).one()
+        if row.folder not in {"", self.folder}:
+            raise ConfigError(
+                f"storage: expected the folder with which {row.holder} has used "
+                f"{self.database.name}, got another one: snapshots, logbooks and ledgers are files",
+                keys=("storage",),
+                hint=f"mount that folder here; its file {MARK!r} holds {row.folder}",
+            )
+        free = (_LEASE.c.expires_unix_s < _NOW) & (_LEASE.c.folder == row.folder)
         taken = connection.execute(
             update(_LEASE)
             .where(free)
@@ -88,10 +108,11 @@ class Lease:
                 token=_LEASE.c.token + 1,
                 holder=self.holder,
                 expires_unix_s=_NOW + self.lease_s,
+                folder=self.folder,
             )
             .returning(_LEASE.c.token)
         ).scalar_one_or_none()
         if taken is None:
-            return str(connection.execute(select(_LEASE.c.holder)).scalar_one())
+            return str(row.holder)
         self.token = taken
         return None

@@ -10,9 +10,10 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from secagg.ids import RunId
-from services.errors import LeaseLostError, StorageError
+from services.errors import ConfigError, LeaseLostError, StorageError
 from services.storage.coordinator import CoordinatorStore, RunRecord
 from services.storage.database import Database
+from services.storage.lease import MARK
 from services.wire.calls import RoundReport, RunState
 from tests.postgres import NoPostgresError, Server, postgres
 
@@ -165,3 +166,34 @@ def test_a_server_that_is_restarted_costs_a_wait(tmp_path: Path) -> None:
     server.control("start")
     held.close()
     context.__exit__(None, None, None)
+
+
+def test_a_standby_with_a_folder_of_its_own_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    """Not in the night when it is needed: the rows name files that it does not have."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    first, stray = store(shared, url, "first"), store(own, url, "stray")
+    assert first.try_claim() is None
+    with pytest.raises(ConfigError, match="the folder with which first has used") as refused:
+        stray.try_claim()
+    assert refused.value.keys == ("storage",)
+    assert (shared / MARK).read_text(encoding="ascii") in refused.value.hint
+    first.add_run(RECORD, b"start")
+    first.close()
+    with pytest.raises(ConfigError):
+        stray.try_claim()  # the lease is free, and stays so
+    second = store(shared, url, "second")
+    assert second.try_claim() is None
+    assert second.run(RUN).state is RunState.WAITING, "nobody has ended it"
+    assert second.snapshot(RUN) == b"start"
+    second.close()
+    stray.close()
+
+
+def test_a_folders_mark_is_drawn_once(tmp_path: Path, url: str) -> None:
+    """By whoever is first of those that start together."""
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(lambda n: store(tmp_path, url, str(n)), range(8)))
+    assert [one.try_claim() for one in stores].count(None) == 1
+    assert [path.name for path in tmp_path.glob(f"{MARK}*")] == [MARK]
+    for one in stores:
+        one.close()

@@ -101,7 +101,7 @@ def test_a_coordinators_folder_of_the_first_release_goes_on(tmp_path: Path) -> N
     store.close()
     with sqlite3.connect(tmp_path / "data.db") as connection:
         # The first release looks here, and refuses what is above its own 1.
-        assert connection.execute("SELECT version FROM schema").fetchall() == [(4,)]
+        assert connection.execute("SELECT version FROM schema").fetchall() == [(5,)]
     connection.close()
 
 
@@ -153,7 +153,7 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path, database: st
         connection.execute(text("UPDATE alembic_version SET version_num = '99'"))
     opened.close()
     for _ in range(2):
-        with pytest.raises(SchemaVersionError, match="schema version 4 or older, got 99"):
+        with pytest.raises(SchemaVersionError, match="schema version 5 or older, got 99"):
             CoordinatorStore(tmp_path, url=database)
 
 
