@@ -170,24 +170,40 @@ class LocalFederation:
         return self.home / name / "storage"
 
     def start_coordinator(
-        self, *, wait: bool = True, fault: str = "", module: str = "services.cli"
+        self,
+        *,
+        wait: bool = True,
+        fault: str = "",
+        module: str = "services.cli",
+        database: str = "",
+        storage: str = "storage",
     ) -> Child:
-        """Start the coordinator; waits until it listens, or lets silos start meanwhile."""
-        arguments = ["coordinator", "serve", "--config", str(self.write_coordinator())]
+        """Start a coordinator; waits until it listens, or lets silos start meanwhile.
+
+        Args:
+            wait: until it listens; a standby does not.
+            fault: armed in it.
+            module: that is run.
+            database: URL of a PostgreSQL.
+            storage: its folder, below the coordinator's.
+        """
+        path = self.write_coordinator(database=database, storage=storage)
+        arguments = ["coordinator", "serve", "--config", str(path)]
         child = self._spawn(COORDINATOR, arguments, fault=fault, module=module)
         if wait:
             child.wait_for("listening")
         return child
 
-    def write_coordinator(self) -> Path:
+    def write_coordinator(self, *, database: str = "", storage: str = "storage") -> Path:
         """Write the coordinator's settings, and the operator's; returns the coordinator's file."""
         self._write(
             "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
         )
         lines = [
+            f'database = "{database}"',
             f'listen = "{self.address}"',
             'directory = "coordinator/keys"',
-            'storage = "coordinator/storage"',
+            f'storage = "coordinator/{storage}"',
             'log = { format = "json", level = "debug" }',
             f'metrics = "{_HOST}:0"',
             "[deadlines]",
