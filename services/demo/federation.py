@@ -200,7 +200,7 @@ class LocalFederation:
             "operator.toml", [f'coordinator = "{self.address}"', 'directory = "operator/keys"']
         )
         lines = [
-            f'database = "{database}"',
+            *([f'database = "{database}"'] if database else []),
             f'listen = "{self.address}"',
             'directory = "coordinator/keys"',
             f'storage = "coordinator/{storage}"',
