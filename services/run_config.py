@@ -126,7 +126,8 @@ class Task(Settings):
     Attributes:
         features, target: see the feature schema; both are parts of the training plan.
         standardize: whether a first round sums means and variances of numeric features; unset
-            means yes for "tabular" and no for an own task.
+            means yes for "tabular" and no for an own task. Every silo has to allow exact
+            statistics of these features.
         settings: for an own "package.module:factory", passed to it as they are.
     """
 

@@ -90,7 +90,13 @@ class Hospitals:
         fault = ""
         if name == KILLED and self.kills > 0:
             fault, self.kills = _FAULT, self.kills - 1
-        task = ['task = "tabular"', f"data = {{ file = {json.dumps(str(self._file(name)))} }}"]
+        # The runs standardize by exact moments of all hospitals together: each has to allow it.
+        columns = json.dumps(list(self.data.features))
+        task = [
+            'task = "tabular"',
+            f"data = {{ file = {json.dumps(str(self._file(name)))} }}",
+            f'policy = {{ statistics = "exact", statistics_columns = {columns} }}',
+        ]
         self._children[name] = self.federation.start_silo(name, task, fault=fault)
 
     def _file(self, name: str) -> Path:

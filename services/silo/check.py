@@ -38,6 +38,7 @@ from services.settings import load_config
 from services.silo.declared import require_declared, require_rows
 from services.silo.learner import UNVERIFIED
 from services.silo.ledger import require_fit
+from services.silo.statistics import check_moments
 from services.silo.tasks import build_task
 from services.wire.calls import PROTOCOL_VERSION, Hello
 from services.wire.clients import AggregationClient
@@ -257,6 +258,7 @@ def _run(config: SiloConfig, run: Path) -> str:
     plan = build_plan(settings, max_silos=200)
     policy.check_redundancy(settings.recompute.redundancy)
     policy.check_privacy_plan(document_of(plan))
+    check_moments(plan, config)
     privacy = privacy_of(plan)
     if (h_dp := privacy.h_dp if privacy else 0) < policy.h_dp:
         raise PolicyRefusedError(f"policy rule h_dp: expected at least {policy.h_dp}, got {h_dp}")

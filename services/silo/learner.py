@@ -38,7 +38,7 @@ from services.released import released_bytes, released_name
 from services.silo.declared import declared_units, require_rows
 from services.silo.ledger import SiloLedgers
 from services.silo.memory import StoredMemory
-from services.silo.statistics import check_query, query_table
+from services.silo.statistics import check_moments, check_query, query_table
 from services.silo.tasks import build_task
 from services.storage.silo import SiloStore
 
@@ -108,6 +108,8 @@ class Learner:
         self._require_room(parameters)
         if isinstance(plan, QueryPlan):
             check_query(plan, self.config)
+        else:
+            check_moments(plan, self.config)
         if self.store.recall(parameters.run, _PLAN) not in {None, message.plan}:
             raise SpecMismatchError("the round names another plan than the run began with")
         # Before the table is read: whether it fits is an answer about patients, too.

@@ -1,12 +1,16 @@
-"""Which statistics queries this silo answers, and from which table.
+"""Which statistics this silo gives, asked by a query or summed for a training run's own use.
 
 A query is answered from the table that this silo trains on, and only as its settings allow:
 `noised`, the default, answers none without noise; `exact` both kinds, exact ones about the columns
 only that `statistics_columns` names, and none of a data set with a budget, which would cost
-infinitely much (privacy.md 4.5); `refuse` answers none at all.
+infinitely much (privacy.md 4.5); `refuse` answers none at all. The moments that a training run
+without a privacy plan standardizes with are exact sums like any other, and fall under the same
+rule.
 """
 
 from fl.errors import QueryRefusedError
+from fl.models import TabularModel
+from fl.plan import TABULAR, TrainingPlan
 from fl.queries import Columns, StatisticsQuery, read_table
 from fl.query_plan import QueryKind, QueryPlan
 from services.config import SiloConfig
@@ -48,6 +52,32 @@ def check_query(plan: QueryPlan, config: SiloConfig) -> None:
             f"{why}, and advise asks exact sums; describe with noise instead: {instead}"
         )
     raise QueryRefusedError(f"{why}; ask with noise: {instead}")
+
+
+def check_moments(plan: TrainingPlan, config: SiloConfig) -> None:
+    """Refuse a plan that standardizes with exact sums that this silo does not give.
+
+    Raises:
+        QueryRefusedError: names the rule, and what both sides can do.
+    """
+    if not plan.standardize:
+        return
+    if plan.task.name != TABULAR:
+        raise QueryRefusedError("the plan standardizes, and this silo's own task has no table")
+    policy, schema = config.policy, TabularModel.parse(plan.task.settings).schema
+    names = [one.name for one in schema.numeric]
+    if policy.statistics != "exact":
+        why = f"policy rule statistics = {policy.statistics}"
+    elif others := sorted(set(names) - set(policy.statistics_columns or ())):
+        why = f"policy rule statistics_columns: it does not name {', '.join(others)}"
+    else:
+        return
+    raise QueryRefusedError(
+        f"{why}, and the plan standardizes (task.standardize) by exact counts, means and variances "
+        "of its numeric features: this silo may allow them (statistics = exact, with these "
+        "features among statistics_columns), or the run sets standardize = false and scales by "
+        "public numbers"
+    )
 
 
 def query_table(query: StatisticsQuery, config: SiloConfig) -> Columns:

@@ -1,6 +1,7 @@
 """`secagg stats` before any round: settings, what a silo answers, and half questions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,17 @@ from typer.testing import CliRunner, Result
 
 from dp.plan import Adjacency
 from fl.errors import QueryRefusedError, SchemaError
+from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.privacy import privacy_of
 from fl.query_plan import QueryKind, QueryPlan
 from services.cli.main import app
 from services.config import SiloConfig
 from services.errors import ConfigError
-from services.plans import plan_of, read_run
+from services.plans import build_plan, plan_of, read_run
 from services.query_config import QueryConfig
 from services.run_config import RunConfig
 from services.settings import parse_config
-from services.silo.statistics import check_query, query_table
+from services.silo.statistics import check_moments, check_query, query_table
 
 COLUMNS = """
 [[numeric]]
@@ -167,6 +169,68 @@ def test_exact_sums_are_of_columns_that_the_silo_names() -> None:
         with pytest.raises(QueryRefusedError, match="statistics_columns: exact sums only of"):
             check_query(asked, settings)
     check_query(plan(NOISED), settings)
+
+
+TRAINING = """
+[run]
+name = "toy"
+rounds = 1
+[local]
+steps = 1
+learning_rate = 0.1
+[task]
+{standardize}
+target = {{ name = "sick", classes = ["no", "yes"] }}
+features = [
+  {{ name = "age" }}, {{ name = "bmi" }},
+  {{ name = "sex", kind = "categorical", categories = ["f", "m"] }},
+]
+"""
+MOMENTS = '["bmi", "age"]'
+
+
+@pytest.mark.parametrize(
+    ("rule", "columns", "refusal"),
+    [
+        ("", "", "statistics = noised"),
+        ("noised", MOMENTS, "statistics = noised"),
+        ("refuse", MOMENTS, "statistics = refuse"),
+        ("exact", "", "statistics_columns: it does not name age, bmi"),
+        ("exact", '["age", "sex"]', "statistics_columns: it does not name bmi"),
+        ("exact", MOMENTS, ""),
+    ],
+)
+def test_moments_of_a_training_run_are_exact_statistics(
+    rule: str, columns: str, refusal: str
+) -> None:
+    """What a silo does not tell a query, it tells no run's first round either."""
+    settings = silo(TABLE, rule=rule, columns=columns)
+    for line, is_exact in (("", True), ("standardize = false", False)):
+        text = TRAINING.format(standardize=line).encode()
+        run = parse_config(text, RunConfig, source="run.toml", base=Path("/base"))
+        asked = build_plan(run, max_silos=4)
+        assert asked.standardize == is_exact
+        if not (is_exact and refusal):
+            check_moments(asked, settings)
+            continue
+        with pytest.raises(QueryRefusedError, match=refusal):
+            check_moments(asked, settings)
+
+
+def test_moments_of_an_own_task_are_asked_by_nobody_honest() -> None:
+    """Only a table's columns have names that a silo can allow."""
+    text = SILO + 'task = "a.b:c"\n[policy]\nstatistics = "exact"\n'
+    settings = parse_config(text.encode(), SiloConfig, source="silo.toml", base=Path("/base"))
+    asked = TrainingPlan(
+        task=TaskPlan(name="a.b:c"),
+        local=LocalPlan(local_steps=1, learning_rate=0.1),
+        rounds=1,
+        max_silos=4,
+        standardize=True,
+    )
+    with pytest.raises(QueryRefusedError, match="own task"):
+        check_moments(asked, settings)
+    check_moments(replace(asked, standardize=False), settings)
 
 
 def test_the_table_is_the_one_that_is_trained_on(tmp_path: Path) -> None:
