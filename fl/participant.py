@@ -55,6 +55,7 @@ from fl.state import (
     model_of,
     ranges_of,
 )
+from fl.statistics import EXACT_SUMS
 from fl.step import initial_state, next_state
 from fl.update import TensorLayout, check_signature, signature, summed
 from secagg.chain import Standpoint
@@ -117,7 +118,9 @@ class RunParticipant:
         model = task.initial_model(plan.seed)
         division = Division(*split_personal(model, plan.personal))
         self._layout = division.shared
-        self._expected = signature(initial_state(plan, model, ()))
+        first = initial_state(plan, model, ())
+        self._expected = signature(first)
+        self._first = first if plan.standardize else None
         self._features = len(task.statistics().names) if plan.standardize else 0
         self._repeat: tuple[int, bytes, bytes, dict[str, IntVector]] | None = None
         self._latest: tuple[bytes, State] | None = None  # settled after it was trained on
@@ -357,7 +360,18 @@ class RunParticipant:
         return integers
 
     def _read(self, number: int, state_bytes: bytes) -> State:
-        """Return a received state whose every tensor is one that the plan calls for (AGG-10)."""
+        """Return a received state whose every tensor is one that the plan calls for (AGG-10).
+
+        The moments of round 1 are bound to what all exact statistics are bound to; the model that
+        follows them is this silo's own initial one.
+        """
+        if self._first is not None and self._plan.kind_of(number) is RoundKind.STATISTICS:
+            if state_bytes != EXACT_SUMS:
+                raise SpecMismatchError(
+                    f"round {number}: expected the state that all exact statistics have; both "
+                    "sides need the same version"
+                )
+            return self._first
         if self._latest is not None and self._latest[0] == state_bytes:
             return self._latest[1]
         state = decode_state(state_bytes, MAX_STATE_BYTES)

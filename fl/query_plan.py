@@ -26,7 +26,7 @@ from fl.plan import TrainingPlan
 from fl.privacy import as_settings, privacy_of
 from fl.private_queries import query_plan, query_spec, released
 from fl.queries import StatisticsQuery, StatisticsResult
-from fl.statistics import IntVector
+from fl.statistics import EXACT_SUMS, IntVector
 from secagg.canonical import digest
 from secagg.ids import RunId
 from secagg.parameters import VectorSpec
@@ -233,12 +233,13 @@ class QueryState:
 def bound_to(plan: QueryPlan, run: RunId) -> bytes:
     """Return the state that every sum of a run is bound to: what SA1 spec 2.5 (v) compares.
 
-    Exact sums have one for all queries and runs. A noised query is charged wherever it is answered,
-    so its plan waives the rule by name between runs: its state is its run's own.
+    Exact sums have one for all queries and runs, the moments of training runs included. A noised
+    query is charged wherever it is answered, so its plan waives the rule by name between runs: its
+    state is its run's own.
     """
     if plan.privacy:
         return fields.dump({"run": run.hex, "statistics": "noised"})
-    return fields.dump({"statistics": "exact"})
+    return EXACT_SUMS
 
 
 def result_of(plan: QueryPlan, state: QueryState) -> StatisticsResult:

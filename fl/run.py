@@ -57,6 +57,7 @@ from fl.state import (
     ranges_of,
     trained_of,
 )
+from fl.statistics import EXACT_SUMS
 from fl.step import initial_state, next_state, total_weight
 from fl.update import TensorLayout, summed
 from secagg.effects import Aggregate
@@ -104,6 +105,11 @@ class TrainingRun(Course):
     def state(self) -> bytes:
         """The canonical bytes of the current state."""
         return self._state_bytes
+
+    @property
+    def basis(self) -> bytes:
+        """The state; in a round of moments what all exact statistics are bound to."""
+        return EXACT_SUMS if self._kind() is RoundKind.STATISTICS else self._state_bytes
 
     def model(self) -> dict[str, Tensor]:
         """Return the current model's tensors."""

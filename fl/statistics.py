@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fl import fields
 from fl.errors import DataError, SpecMismatchError
 from fl.ports import FeatureMoments, FloatVector
 from fl.reals import UNIT, beyond_reach, real_segments, real_totals, real_values
@@ -20,6 +21,9 @@ from secagg.parameters import Segment, meta
 COUNTS: Final = "moments_count"
 
 _MOMENTS: Final = "moments"
+# The one state that every exact sum of statistics is bound to, in whatever run: a silo that was in
+# one of them is in another with the same silos only (SA1 spec 2.5 v).
+EXACT_SUMS: Final = fields.dump({"statistics": "exact"})
 _MAX_COUNT: Final = 2**31 - 1
 # Below these a feature counts as constant: what is left of its variance is rounding.
 _LEAST_VARIANCE: Final = 2.0**-32

@@ -102,6 +102,10 @@ def next_state(
     if plan.kind_of(number) is RoundKind.STATISTICS:
         found = standardization(released.meta)
         moved.update({PREPROCESS + name: values for name, values in found.items()})
+        # Each silo begins with its own initial state, which names no seats: the sum does.
+        moved[SEATS] = np.array(sorted(survivors), dtype=np.int64)
+        moved[LAST_ROUND] = np.zeros(len(survivors), dtype=np.int64)
+        moved[ENROLLED] = np.array(len(survivors), dtype=np.int64)
         return moved
     weight = total_weight(plan, released, survivors)
     if VARIATE in released.bulk:

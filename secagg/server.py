@@ -540,7 +540,8 @@ class ServerRound:
             return self._abort(
                 AbortReason.REPEAT,
                 f"seats {stale} were in a sum over this state with other survivors; ask the same "
-                "silos, or statistics with noise (--z): the difference would show one silo's input",
+                "silos, or statistics with noise (--z), or train with standardize = false: the "
+                "difference would show one silo's input",
                 (),
             )
         self._intake.fix_survivors(tuple(self._intake.masked[seat].entry for seat in agreed))

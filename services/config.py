@@ -126,7 +126,8 @@ class Policy(Settings):
             each; unset means any plan whose task this silo serves.
         privacy_plans, first_states: likewise, of privacy plans and of states to start from.
         statistics: which queries of `secagg stats` this silo answers: none, those with noise, or
-            exact ones, too. A data set with a budget is never summed without noise.
+            exact ones, too, and with them the moments that training runs standardize with. A data
+            set with a budget is never summed without noise.
         statistics_columns: the only columns that queries may name; unset means none of an exact
             one and, as its noise is charged, any of a noised one.
     """

@@ -117,7 +117,8 @@ ACTIONS: Final = {
     "RenewedError": "Nothing: the silo takes part again once a training round has moved the model.",
     "LeftRunError": "Nothing, or `secagg run dismiss`; after that `admit` lets it join again.",
     "QueryRefusedError": "Ask with `--z`, or without this silo (`--min-silos`); its owner can set "
-    '`statistics = "exact"` and `statistics_columns`.',
+    '`statistics = "exact"` and `statistics_columns`. A training run: likewise, or '
+    "`task.standardize = false`.",
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`. Where a "
     "silo has answered the plans of eight runs within seven days that charged nothing, it answers "

@@ -16,6 +16,7 @@ from typing import Final
 
 from dp.errors import PrivacyError
 from fl.errors import NoRoomError, RenewedError, VariateLostError
+from fl.plan import RoundKind
 from fl.rounds import (
     Course,
     RoundFailure,
@@ -543,11 +544,14 @@ class RunDriver:
         driver.log.error("aborted", reason=reason)
         # Another attempt needs promises, but a round whose shares are open and bad gets none.
         # A run that was stopped wants no attempt, but perhaps a charge back, and a silo that can
-        # promise does so at once.
+        # promise does so at once. Without its promise a silo that has sent its exact statistics
+        # gives no others until the run is resumed.
         is_lost = outcome.reason is AbortReason.BAD_DEALER
+        of_statistics = driver.parameters.kind == RoundKind.STATISTICS
+        keeps_count = self.ledger is not None or of_statistics
         if self._stop_reason is None and not is_lost:
             await driver.gather_abandons(self.deadlines.survivors_s)
-        elif self.ledger is not None and not is_lost:
+        elif keeps_count and not is_lost:
             await driver.gather_abandons(min(self.deadlines.survivors_s, _PROMISES_S))
         self._abandons += driver.server.abandons
         if self.ledger is not None:

@@ -8,7 +8,7 @@ import pytest
 from fl.errors import NonFiniteUpdateError, RunStateError, WeightError
 from fl.pipeline import Decoded
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
-from fl.state import LAST_ROUND, SEATS, encode_state, enrolled_of, model_of, ranges_of
+from fl.state import ENROLLED, LAST_ROUND, SEATS, encode_state, enrolled_of, model_of, ranges_of
 from fl.step import initial_state, next_state
 
 NAMES = {1: "a", 2: "b", 3: "c"}
@@ -120,8 +120,8 @@ def test_the_last_silo_cannot_leave() -> None:
         next_state(one, start(one), 1, sums, NAMES)
 
 
-def test_statistics_move_nothing_but_the_preprocessing() -> None:
-    """The model waits for round 2."""
+def test_statistics_move_the_preprocessing_and_say_who_was_there() -> None:
+    """The model waits for round 2; N is the silos in the sum, which every silo has seen."""
     one = plan(standardize=True)
     sums = Decoded(
         bulk={},
@@ -132,7 +132,10 @@ def test_statistics_move_nothing_but_the_preprocessing() -> None:
         },
     )
     state = start(one)
-    moved = next_state(one, state, 1, sums, NAMES)
+    moved = next_state(one, state, 1, sums, {1: "a", 3: "c"})
     assert moved["preprocess/mean"].tolist() == [2.0]
     assert moved["preprocess/scale"].tolist() == [2.0]
-    assert {name: moved[name] for name in state} == state
+    assert (moved[SEATS].tolist(), moved[LAST_ROUND].tolist()) == ([1, 3], [0, 0])
+    assert moved[ENROLLED] == 2
+    for name in state.keys() - {SEATS, LAST_ROUND, ENROLLED}:
+        assert moved[name] is state[name]
