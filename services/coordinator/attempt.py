@@ -6,8 +6,8 @@ timer, and the figures for the operator (seconds and bytes of each phase).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, assert_never
@@ -121,6 +121,8 @@ class AttemptDriver:
         incarnations: the process that spoke for each seat when the attempt was opened.
         silent: which seats have not been heard of for too long.
         changed: called after each change that an operator can see.
+        hold: raises LeaseLostError if another coordinator has taken over; then nothing more is
+            written or said.
         completed: the last phase that each seat has completed.
         refusals: why a seat takes no part, by its own word.
         unwilling: those of them that refused the round itself, not only failed to train.
@@ -137,6 +139,7 @@ class AttemptDriver:
     incarnations: Mapping[int, bytes]
     silent: Callable[[], frozenset[int]]
     changed: Callable[[], None]
+    hold: Callable[[], None]
     log: Logger
     release: Callable[[tuple[int, ...]], Awaitable[None]] | None = None
     noise: Noising | None = None
@@ -210,14 +213,30 @@ class AttemptDriver:
         return found
 
     async def prepare(self) -> None:
-        """Exchange keys and shares; returns when only the state is missing, or at an abort."""
-        if not self._is_started:
-            self._is_started = True
-            self._phase_since = now = monotonic()
-            async with self._lock:
-                await self._step(lambda: self.server.start(now), Entry(event=Event.OPENED, now=now))
-        while self.outcome is None and self.phase in {Phase.ADVERTISE, Phase.SHARE}:
-            await self._wait()
+        """Exchange keys and shares; returns when only the state is missing, or at an abort.
+
+        Raises:
+            StorageError: the disk or the database has failed, or another coordinator took over.
+        """
+        with self._naming_failures():
+            if not self._is_started:
+                self._is_started = True
+                self._phase_since = now = monotonic()
+                opened = Entry(event=Event.OPENED, now=now)
+                async with self._lock:
+                    await self._step(lambda: self.server.start(now), opened)
+            while self.outcome is None and self.phase in {Phase.ADVERTISE, Phase.SHARE}:
+                await self._wait()
+
+    @contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Raise in the attempt's own course what has failed, not what silos are told of it."""
+        try:
+            yield
+        except UnavailableError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
 
     @property
     def is_intact(self) -> bool:
@@ -240,7 +259,14 @@ class AttemptDriver:
         Args:
             vouched: gives silos' word on which round the state follows; waited for, with its own
                 bound, before the state is announced.
+
+        Raises:
+            StorageError: the disk or the database has failed, or another coordinator took over.
         """
+        with self._naming_failures():
+            return await self._run(vouched)
+
+    async def _run(self, vouched: Callable[[], Awaitable[Succession | None]] | None) -> Outcome:
         await self.prepare()
         self._phase_since = monotonic()  # what was waited for the last round is not this one's
         if self.outcome is None and not self._has_state:
@@ -291,6 +317,7 @@ class AttemptDriver:
 
     def _publish(self) -> list[ServerEffect]:
         """Open the sum; a noised one is on disk before it is told, and told again after a crash."""
+        self.hold()
         effects = self.server.open(noise=self.noise)
         if self.noise is not None:
             self.store.sync()
@@ -493,11 +520,15 @@ class AttemptDriver:
             if chunk.index > present:
                 return present
             try:
-                await asyncio.to_thread(self.store.write, name, chunk.index, chunk.data)
+                await asyncio.to_thread(self._keep, name, chunk)
             except StorageError as error:
                 raise self._fail(error) from error
             self._cost(Phase.MASK).received_bytes += len(chunk.data)
             return present + 1
+
+    def _keep(self, name: str, chunk: Chunk) -> None:
+        self.hold()
+        self.store.write(name, chunk.index, chunk.data)
 
     async def get_chunk(self, vector: VectorId, index: int) -> Chunk:
         """Read a piece of the round's state or sum.
@@ -541,6 +572,7 @@ class AttemptDriver:
 
     def _log(self, entry: Entry, effects: list[ServerEffect], what: str) -> None:
         """Put an entry on disk; what follows from it may leave afterwards."""
+        self.hold()
         match effects:
             case [Broadcast(message=RoundOpen() as message), *_]:
                 self.logbook.begin(
@@ -562,6 +594,7 @@ class AttemptDriver:
                 self.logbook.add(entry, what)
         if effects:
             self.logbook.sync()
+            self.hold()
 
     def _fail(self, error: StorageError) -> UnavailableError:
         """Say nothing more: what the round was told last is not on disk. `run` ends with it."""

@@ -47,6 +47,7 @@ class Attempts:
     Attributes:
         directory: holds a folder for each.
         changed: called after each change that an operator can see.
+        hold: raises LeaseLostError if another coordinator has taken over.
         ledger: of a run with a privacy plan.
         live: the open attempt and the one before it.
         recoveries: attempts of an earlier process that cannot go on.
@@ -60,6 +61,7 @@ class Attempts:
     deadlines: Deadlines
     directory: Path
     changed: Callable[[], None]
+    hold: Callable[[], None]
     log: Logger
     ledger: RunLedger | None = None
     live: dict[tuple[int, int], AttemptDriver] = field(default_factory=dict)
@@ -183,6 +185,7 @@ class Attempts:
             incarnations=incarnations,
             silent=lambda: self.hub.silent(cohort),
             changed=self.changed,
+            hold=self.hold,
             release=None if self.ledger is None else partial(self._release, parameters),
             noise=central_noise(self.plan),
             log=self.log.bind(round=parameters.round, attempt=parameters.attempt),
@@ -193,6 +196,7 @@ class Attempts:
     async def _release(self, parameters: RoundParameters, survivors: tuple[int, ...]) -> None:
         """Settle the ledger with the survivors before their sum is opened."""
         assert self.ledger is not None  # only then a driver releases
+        await asyncio.to_thread(self.hold)
         await self.ledger.release(parameters, survivors, wait_s=self.deadlines.survivors_s)
 
     def recover(self, number: int, attempt: int, seats: tuple[int, ...]) -> Recovery | None:

@@ -379,6 +379,7 @@ class RunDesk:
             deadlines=self.config.deadlines,
             directory=directory,
             changed=standing.progress.note,
+            hold=self.store.hold,
             log=log,
             ledger=ledger,
         )

@@ -177,6 +177,16 @@ class CoordinatorStore:
         if self._lease is not None:
             self._lease.renew()
 
+    def hold(self) -> None:
+        """Make sure that we are it, before a file of a run is written or a silo is told anything.
+
+        Raises:
+            LeaseLostError: another process has taken over.
+            StorageError: the server was away for too long.
+        """
+        if self._lease is not None:
+            self._lease.hold()
+
     def add_run(self, record: RunRecord, snapshot: bytes) -> RunRecord:
         """Accept a run with the snapshot to begin from; accepting it again changes nothing.
 

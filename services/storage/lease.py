@@ -2,7 +2,8 @@
 
 A lease ends by the database server's clock, so no other clock matters. Each holder gets a token one
 higher than the last holder's, and every transaction that writes locks the lease's row and compares
-the token first: a holder that was asleep while another took over changes nothing more.
+the token first: a holder that was asleep while another took over changes nothing more. What is no
+transaction, files and messages, asks `hold` first.
 
 The rows name files. Which folder holds them, a mark says that lies in it and in the lease: a
 coordinator with a folder of its own is refused when it is started, not when it is needed.
@@ -14,6 +15,7 @@ from typing import Final
 from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, func, select, update
 from sqlalchemy.engine import Connection
 
+from services.clock import monotonic
 from services.errors import ConfigError, LeaseLostError
 from services.storage.database import Database
 
@@ -50,6 +52,7 @@ class Lease:
     folder: str
     lease_s: float = LEASE_S
     token: int = 0
+    _since: float = 0.0
 
     def try_take(self) -> str | None:
         """Take the lease if it has ended; returns who holds it otherwise, None if we do.
@@ -57,7 +60,10 @@ class Lease:
         Raises:
             ConfigError: the database's files lie in another folder.
         """
-        return self.database.transact(self._try_take)
+        asked = monotonic()
+        holder = self.database.transact(self._try_take)
+        self._since = asked
+        return holder
 
     def renew(self) -> None:
         """Hold the lease for another `lease_s`.
@@ -65,7 +71,18 @@ class Lease:
         Raises:
             LeaseLostError: another process has taken it.
         """
+        asked = monotonic()
         self._set_end(self.lease_s)
+        self._since = asked
+
+    def hold(self) -> None:
+        """Make sure that nobody else has the lease: by our clock, after a sleep by the server.
+
+        Raises:
+            LeaseLostError: another process has taken it.
+        """
+        if monotonic() - self._since >= self.lease_s:
+            self.renew()
 
     def release(self) -> None:
         """Let another process take the lease at once."""

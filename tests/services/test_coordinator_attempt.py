@@ -25,10 +25,17 @@ from secagg.policy import SiloPolicy
 from secagg.server import PhaseDeadlines, ServerRound
 from secagg.silo import SiloRound
 from secagg.testing import Federation, MemoryStore, SeededRng, make_federation, make_parameters
-from services.coordinator.attempt import AttemptDriver
+from services.coordinator.attempt import AttemptDriver, Outcome
 from services.coordinator.logbook import Event, Logbook
 from services.coordinator.mailbox import Mailbox
-from services.errors import ConflictError, InvalidRequestError, NotAllowedError, NotNowError
+from services.errors import (
+    ConflictError,
+    InvalidRequestError,
+    LeaseLostError,
+    NotAllowedError,
+    NotNowError,
+    UnavailableError,
+)
 from services.observe.logs import get_logger
 from services.storage.blobs import FileVectorStore
 from services.wire.calls import Chunk, Phase, ProtocolEnvelope, VectorId
@@ -44,8 +51,18 @@ QUICK = PhaseDeadlines(advertise_s=20, share_s=20, mask_s=20, survivors_s=20, un
 class Attempt:
     """One attempt at the coordinator and its silos."""
 
-    def __init__(self, folder: Path, *, silent: set[int] | None = None, shown: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        silent: set[int] | None = None,
+        shown: int = 0,
+        replaced_after: int = -1,
+    ) -> None:
         self.silent = silent or set()
+        self.heard: list[type[ServerMessage]] = []
+        self.holds = 0
+        self.replaced_after = replaced_after
         self.federation: Federation = make_federation(5)
         self.parameters: RoundParameters = make_parameters(
             self.federation.roster, SPEC, training_plan=plan_hash(PLAN), redundancy=shown
@@ -70,8 +87,15 @@ class Attempt:
             incarnations=dict.fromkeys(SEATS, b"first"),
             silent=lambda: frozenset(self.silent),
             changed=lambda: None,
+            hold=self.hold,
             log=get_logger("test"),
         )
+
+    def hold(self) -> None:
+        """Find a standby in our place after so many looks, if that was asked for."""
+        if self.holds == self.replaced_after:
+            raise LeaseLostError("a standby has taken over")
+        self.holds += 1
 
     def silo(self, seat: int, *, seed: str = "", store: MemoryStore | None = None) -> SiloRound:
         """A silo's round."""
@@ -98,6 +122,7 @@ class Attempt:
         assert isinstance(envelope, ProtocolEnvelope)
         message = decode_message(envelope.message)
         assert isinstance(message, ServerMessage)
+        self.heard.append(type(message))
         return sequence, message
 
     async def upload(self, seat: int, store: MemoryStore) -> None:
@@ -233,6 +258,35 @@ def test_a_stopped_attempt_is_aborted(tmp_path: Path) -> None:
         assert ended.detail == "enough"
 
     asyncio.run(go())
+
+
+def test_a_coordinator_that_was_replaced_writes_and_says_nothing_more(tmp_path: Path) -> None:
+    """Wherever it slept: what it does next ends it by name, and silos are told to try again."""
+
+    async def go(attempt: Attempt) -> Outcome:
+        running = asyncio.create_task(attempt.driver.run())
+        playing = [asyncio.create_task(attempt.play(seat)) for seat in SEATS]
+        try:
+            return await running
+        finally:
+            for one in playing:
+                one.cancel()
+            left = await asyncio.gather(*playing, return_exceptions=True)
+            ends = {type(one) for one in left if one is not None}
+            assert ends <= {UnavailableError, asyncio.CancelledError}
+            attempt.driver.close()
+
+    whole = Attempt(tmp_path / "whole")
+    assert isinstance(asyncio.run(go(whole)), Finished)
+    for looks in (0, 1, 2, *range(3, whole.holds, 4)):
+        folder = tmp_path / str(looks)
+        attempt = Attempt(folder, replaced_after=looks)
+        with pytest.raises(LeaseLostError):
+            asyncio.run(go(attempt))
+        told = [entry.event for entry in Logbook(folder).found]
+        assert told[:1] == [Event.OPENED][:looks]
+        assert (RoundOpen in attempt.heard) == (looks > 1)
+        assert Result not in attempt.heard
 
 
 def test_other_bytes_and_other_seats_are_refused(tmp_path: Path) -> None:

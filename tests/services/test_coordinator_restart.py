@@ -116,6 +116,7 @@ class Coordinator:
             incarnations=dict.fromkeys(SEATS, b"the same"),
             silent=frozenset[int],
             changed=lambda: None,
+            hold=lambda: None,
             log=get_logger("test"),
         )
 

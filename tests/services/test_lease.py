@@ -108,6 +108,30 @@ def test_renewing_keeps_the_lease_and_the_token(tmp_path: Path, url: str) -> Non
     second.close()
 
 
+def test_a_holder_that_slept_asks_the_server_before_it_touches_a_file(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own clock its lease may be over: then the server knows, else nobody is asked."""
+    now = [1000.0]
+    monkeypatch.setattr("services.storage.lease.monotonic", lambda: now[0])
+    first, second = store(tmp_path, url, "first"), store(tmp_path, url, "second")
+    assert first.try_claim() is None
+    end_lease(tmp_path, url)
+    now[0] += 60.0
+    first.hold()  # nobody has come, so it is renewed
+    assert second.try_claim() == "first"
+    end_lease(tmp_path, url)
+    assert second.try_claim() is None
+    now[0] += 59.0
+    first.hold()  # no server is asked: it cannot have ended if it has not slept
+    second.hold()
+    now[0] += 1.0
+    with pytest.raises(LeaseLostError, match="second has taken over"):
+        first.hold()
+    first.close()
+    second.close()
+
+
 def test_a_holder_that_stops_within_a_transaction_blocks_nobody(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
