@@ -155,52 +155,52 @@ def check_privacy(plan: "TrainingPlan") -> None:
     privacy = privacy_of(plan)
     if privacy is None:
         return
-    mode = privacy.mode
     needs = (
         ("rounds", privacy.rounds, plan.rounds),
-        ("metrics", False, plan.metrics),
-        ("standardize", False, plan.standardize),
-        ("max_refreshes", 0, plan.max_refreshes),
         ("weighting", privacy.weights.value, plan.weighting.value),
-        ("work.kind", Work.FIXED.value, plan.work.kind.value),
-        ("compression", False, plan.compression.needs_coins),
     )
     for name, expected, got in needs:
         if expected != got:
             fields.refuse(name, f"{expected!r} under this privacy plan", got)
-    if plan.early_stop.patience and privacy.metrics is None:
-        fields.refuse(
-            "early_stop.patience",
-            "0 under a privacy plan that releases no metrics",
-            plan.early_stop.patience,
-        )
-    if mode in UNIT_MODES and plan.local.local_steps != privacy.local_steps:
+    _check_admission(plan, privacy)
+    if privacy.mode in UNIT_MODES and plan.local.local_steps != privacy.local_steps:
         fields.refuse(
             "local.local_steps", f"the privacy plan's {privacy.local_steps}", plan.local.local_steps
         )
-    if mode in UNIT_MODES and (plan.local.optimizer != "sgd" or plan.local.proximal):
-        fields.refuse("local.optimizer", f"sgd without proximal term in mode {mode}", "another one")
     if privacy.cohort_size > plan.max_silos:
         fields.refuse("max_silos", f"at least the cohort of {privacy.cohort_size}", plan.max_silos)
     heaviest = max(plan.declared.values(), default=1.0)
     if privacy.weights is Weights.DECLARED and heaviest > privacy.max_weight:
         fields.refuse("declared", f"classes up to max_weight = {privacy.max_weight}", heaviest)
-    _check_admission(plan, privacy)
 
 
 def _check_admission(plan: "TrainingPlan", privacy: PrivacyPlan) -> None:
     """Ask the table of algorithms; a plugin's rule is a step on released values, as FedAvg's."""
     name = "fedavg" if plan.algorithm == "fedbn" else plan.algorithm
     algorithm = Algorithm(name) if name in set(Algorithm) else Algorithm.FEDAVG
-    settings = []
-    if plan.personal or plan.algorithm == "fedbn":
-        settings.append(Feature.PERSONAL_LAYERS)
-    if plan.algorithm_settings.get("option") == "I":
-        settings.append(Feature.GRADIENT_VARIATE)
     try:
-        check_algorithm(privacy, algorithm, settings)
+        check_algorithm(privacy, algorithm, _features_of(plan, privacy))
     except PrivacyError as error:
         raise PlanError(f"privacy plan: {error}") from error
+
+
+def _features_of(plan: "TrainingPlan", privacy: PrivacyPlan) -> list[Feature]:
+    """Return what else the plan asks for that the table has a line for."""
+    asked = {
+        Feature.OWN_STEPS: plan.work.kind is not Work.FIXED,
+        Feature.LOCAL_OPTIMIZER: plan.local.optimizer != "sgd",
+        Feature.PROXIMAL: plan.local.proximal > 0,
+        Feature.GRADIENT_VARIATE: plan.algorithm_settings.get("option") == "I",
+        Feature.REFRESH: plan.max_refreshes > 0,
+        Feature.PERSONAL_LAYERS: bool(plan.personal) or plan.algorithm == "fedbn",
+        Feature.ROTATION: plan.compression.rotate,
+        Feature.BLOCKS: plan.compression.block > 0,
+        Feature.ERROR_FEEDBACK: plan.compression.keeps_errors,
+        Feature.STANDARDIZE: plan.standardize,
+        Feature.EXACT_METRICS: plan.metrics,
+        Feature.LOSS_STOPPING: plan.early_stop.patience > 0 and privacy.metrics is None,
+    }
+    return [feature for feature, is_asked in asked.items() if is_asked]
 
 
 def check_size(privacy: PrivacyPlan, size: int) -> None:

@@ -7,7 +7,9 @@ u_k as its clipped and rounded integers have it, before its noise share. Derivin
 sum of the Δ_k would add up the noise of all rounds; building c_k from noised integers would let a
 share of the noise steer later uploads.
 
-Under `fedsgd` and `patient` the units' own steps are summed, so the model moves by their mean.
+Under `fedsgd`, `patient` and `isrl` the units' own steps are what is summed, as changes of the
+model, so it moves by their mean: FedSGD there is one step of η, and FedNova, whose a_k are equal
+when K is the plan's, is FedAvg.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,9 @@ from dp.plan import Mode, PrivacyPlan
 from fl import fields
 from fl.algorithms.base import UPDATE, Algorithm, LocalWork, Sums, Traits, moved_model
 from fl.algorithms.fedavg import FedAvg
-from fl.algorithms.scaffold import SERVER_VARIATE, Option, Scaffold, server_variate
+from fl.algorithms.fednova import FedNova
+from fl.algorithms.fedsgd import FedSgd
+from fl.algorithms.scaffold import SERVER_VARIATE, Scaffold, server_variate
 from fl.ports import FloatVector, NamedTensors
 from fl.state import RANGE, State, enrolled_of, trained_of
 
@@ -32,34 +36,30 @@ def privately(plan: "TrainingPlan", algorithm: Algorithm, privacy: PrivacyPlan) 
     """Return the algorithm as it runs under the privacy plan.
 
     Raises:
-        PlanError: it uploads more than one vector, or what the plan's mode cannot noise.
+        PlanError: it uploads more than one vector. dp.admission has refused such by their names;
+            this is for one that it does not know.
     """
     mode = privacy.mode
-    if isinstance(algorithm, Scaffold) and mode in {Mode.SILO, Mode.CENTRAL}:
-        algorithm = OneVectorScaffold(plan=plan, inner=algorithm)
-    if mode is Mode.FEDSGD:
+    is_whole_silos = mode in {Mode.SILO, Mode.CENTRAL}
+    if isinstance(algorithm, Scaffold) and is_whole_silos:
+        return OneVectorScaffold(plan=plan, inner=algorithm)
+    if isinstance(algorithm, FedSgd | FedNova) and not is_whole_silos:
+        # A gradient is one step of −η; with one K, FedNova's a_k cancel.
         return FedAvg(plan=plan)
     traits = algorithm.traits(plan.first_training_round)
     if len(traits.segments) != 1 or traits.scalars or traits.loss:
         fields.refuse(
             "algorithm", "one that uploads one vector under a privacy plan", plan.algorithm
         )
-    if traits.gradient and mode not in {Mode.SILO, Mode.CENTRAL}:
-        fields.refuse("algorithm", f"no exact gradient in mode {mode}", plan.algorithm)
     return algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneVectorScaffold:
-    """SCAFFOLD, option II, in one vector of sensitivity C."""
+    """SCAFFOLD, option II (dp.admission refuses I), in one vector of sensitivity C."""
 
     plan: "TrainingPlan"
     inner: Scaffold
-
-    def __post_init__(self) -> None:
-        """Refuse option I: its gradients would be a second release."""
-        if self.inner.option is not Option.STEPS:
-            fields.refuse("algorithm_settings.option", "II under a privacy plan", "I")
 
     def traits(self, number: int) -> Traits:
         """Upload one vector."""

@@ -1,5 +1,7 @@
 """The table of algorithms and modes, cell by cell."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,21 +22,21 @@ PLANS: dict[Mode, dict[str, Any]] = {
     Mode.PATIENT: {"unit": Unit.PATIENT, **RING},
     Mode.ISRL: {"unit": Unit.RECORD},
 }
-# The table of algorithms.md, without the column "none": which modes run what, y or –.
+# The table of algorithms.md where it is built (docs/adr/0017): which modes run what, y or –.
 TABLE = {
-    "fedsgd": "y y y – y", "fedavg": "y y – y y", "fedprox": "y y – y y", "fedavgm": "y y – y y",
+    "fedsgd": "y y y – y", "fedavg": "y y – y y", "fedprox": "y y – – –", "fedavgm": "y y – y y",
     "fedadagrad": "y y – y y", "fedadam": "y y – y y", "fedyogi": "y y – y y",
-    "scaffold": "y y – – y", "fednova": "y y – y y", "qfedavg": "y y – – –", "afl": "y y – – –",
+    "scaffold": "y y – – y", "fednova": "y y – y y", "qfedavg": "– – – – –", "afl": "– – – – –",
 }  # fmt: skip
 # What silo units may do, and what record and patient units may not (privacy.md 5.3, 5.4).
 FEATURES = {
-    "own_steps": "– – – – –", "derived_variate": "– – y y y", "gradient_variate": "y y y y –",
-    "personal_layers": "y y – – –", "private_personal_layers": "y y – – y",
-    "batch_norm": "y y – – –", "coupled_loss": "y y – – –", "own_scaling": "y y – – –",
-    "stratified_split": "y y – – –", "error_feedback": "y y – – –",
-    "noised_error_feedback": "y – – – y", "own_loss_stopping": "– – – – –",
-    "kept_momentum": "y y y – y", "exact_metrics": "– – – – –", "few_bits": "– – – – y",
+    "work.kind": "– – – – –", "local.optimizer": "y y – – –", "local.proximal": "y y – – –",
+    "algorithm_settings.option": "– – – – –", "max_refreshes": "– – – – –",
+    "personal": "y y – – –", "compression.rotate": "– – – – –", "compression.block": "– – – – –",
+    "compression.feedback": "– – – – –", "standardize": "– – – – –", "metrics": "– – – – –",
+    "early_stop.patience": "– – – – –",
 }  # fmt: skip
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def plan(mode: Mode, **changes: Any) -> PrivacyPlan:
@@ -76,6 +78,7 @@ def test_features_by_mode(name: str, mode: Mode, allowed: bool) -> None:
     algorithm = Algorithm.FEDSGD if mode is Mode.FEDSGD else Algorithm.FEDAVG
     if allowed:
         check_algorithm(plan(mode), algorithm, [Feature(name)])
+        assert refusal(Feature(name), mode) is None
         return
     with pytest.raises(PlanError, match=f"{name} is refused in mode {mode}: .+"):
         check_algorithm(plan(mode), algorithm, [Feature(name)])
@@ -92,3 +95,28 @@ def test_constants_that_an_algorithm_needs() -> None:
         check_algorithm(hidden, Algorithm.FEDNOVA)
     check_algorithm(hidden, Algorithm.FEDAVG)
     check_algorithm(plan(Mode.ISRL, local_steps=5), Algorithm.SCAFFOLD)
+
+
+def documented(page: str) -> dict[str, list[str]]:
+    """The rows of the page's table of modes, by the names in their first cell."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    start = lines.index("| | none | central | silo | fedsgd | patient | isrl |")
+    rows: dict[str, list[str]] = {}
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        first, none, *cells_of = (cell.strip() for cell in line.strip("|").split("|"))
+        assert none == "yes"
+        rows |= dict.fromkeys(re.findall("`([^`]+)`", first), cells_of)
+    return rows
+
+
+@pytest.mark.parametrize("page", ["privacy.md", "algorithms.md"])
+def test_both_pages_show_this_table(page: str) -> None:
+    """Cell by cell, and nothing that the code does not know."""
+    rows = documented(page)
+    assert rows.pop("fedbn") == rows["personal"]
+    known: dict[str, Algorithm | Feature] = {str(one): one for one in (*Algorithm, *Feature)}
+    assert set(rows) == set(known)
+    for name, shown in rows.items():
+        assert shown == ["–" if refusal(known[name], mode) else "yes" for mode in Mode], name
