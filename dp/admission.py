@@ -1,7 +1,7 @@
 """Which algorithm may run under which privacy plan, as one table with reasons.
 
 Source: the table of algorithms.md and the state rule of privacy.md 5.3; where this table is
-stricter, docs/adr/0017 says why. Under record and patient units a silo may use, beside the current
+stricter, docs/adr/0018 says why. Under record and patient units a silo may use, beside the current
 record, only constants of the plan and values that are already noised: whatever else a record
 touches steers the terms of others.
 

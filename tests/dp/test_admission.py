@@ -22,7 +22,7 @@ PLANS: dict[Mode, dict[str, Any]] = {
     Mode.PATIENT: {"unit": Unit.PATIENT, **RING},
     Mode.ISRL: {"unit": Unit.RECORD},
 }
-# The table of algorithms.md where it is built (docs/adr/0017): which modes run what, y or –.
+# The table of algorithms.md where it is built (docs/adr/0018): which modes run what, y or –.
 TABLE = {
     "fedsgd": "y y y – y", "fedavg": "y y – y y", "fedprox": "y y – – –", "fedavgm": "y y – y y",
     "fedadagrad": "y y – y y", "fedadam": "y y – y y", "fedyogi": "y y – y y",
