@@ -107,10 +107,22 @@ def cosines(vectors: NDArray[np.float64], released: FloatVector) -> FloatVector:
     return np.asarray(vectors @ released / np.where(lengths > 0, lengths, 1.0), np.float64)
 
 
+def each_of(methods: int) -> float:
+    """Return the confidence of each of so many bounds for `CONFIDENCE` in all of them together.
+
+    Bonferroni's: chances of error add up to no more than their sum, however they hang together.
+    """
+    return 1.0 - (1.0 - CONFIDENCE) / methods
+
+
 def cosine_bound(
-    scores: Sequence[float] | FloatVector, dimension: int, delta: float
+    scores: Sequence[float] | FloatVector,
+    dimension: int,
+    delta: float,
+    *,
+    confidence: float = CONFIDENCE,
 ) -> tuple[float, float]:
-    """Estimate epsilon from the cosines, and bound it from below with 95 % confidence.
+    """Estimate epsilon from the cosines, and bound it from below.
 
     The variance is taken as known, 1/d: fitting it is biased upward (privacy.md 8.1). The bound
     holds under the Gaussian model of the scores; the proof-grade bound is `one_run_bound`.
@@ -119,6 +131,7 @@ def cosine_bound(
         scores: one for each of k canaries.
         dimension: d.
         delta: above 0, below 1.
+        confidence: of the bound.
 
     Returns:
         (estimate, lower bound), both at least 0.
@@ -129,13 +142,13 @@ def cosine_bound(
         raise PlanError("expected at least one score, d of at least 1 and 0 < delta < 1")
     mean = float(np.mean(scores))
     root = math.sqrt(dimension)
-    quantile = float(special.ndtri(CONFIDENCE))
+    quantile = float(special.ndtri(confidence))
     lower = mean - quantile / math.sqrt(dimension * len(scores))
     return _epsilon_of_shift(mean * root, delta), _epsilon_of_shift(lower * root, delta)
 
 
-def mean_bound(values: FloatVector) -> tuple[float, float]:
-    """Return the mean of independent values and its lower bound with 95 % confidence (Student).
+def mean_bound(values: FloatVector, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the mean of independent values and its lower bound by Student's quantile.
 
     Raises:
         PlanError: fewer than two values.
@@ -144,7 +157,7 @@ def mean_bound(values: FloatVector) -> tuple[float, float]:
         raise PlanError(f"expected at least two values, got {len(values)}")
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     mean = float(np.mean(values))
-    return mean, mean - float(stats.t.ppf(CONFIDENCE, len(values) - 1)) * error
+    return mean, mean - float(stats.t.ppf(confidence, len(values) - 1)) * error
 
 
 def one_run_bound(m: int, r: int, v: int, delta: float, *, confidence: float = CONFIDENCE) -> float:

@@ -208,9 +208,11 @@ class Budget:
         """The unsigned ROUND_RELEASE of an open charge.
 
         Raises:
-            PlanError: no such open charge.
+            PlanError: no such open charge, or one that does not cover what was released.
         """
         found = self._open(charge)
+        if not isinstance(release.event, NonPrivateEvent):  # which costs everything, and is told
+            found.require_cover(release.event)
         return self._ledger.draft(
             Kind.ROUND_RELEASE, release.to_body(charge), time_utc=time_utc, run_id=found.run_id
         )

@@ -1,6 +1,7 @@
 """The noise multiplier for a target: never less private than asked, never much more.
 
-Where every unit takes part the closed form is inverted; otherwise RDP is bisected.
+Where every unit takes part the closed form is inverted; otherwise, and under Skellam noise, RDP is
+bisected.
 """
 
 import math
@@ -11,7 +12,8 @@ from dp.accountant import epsilon
 from dp.closed_form import gaussian_mu
 from dp.errors import CalibrationError, PlanError
 from dp.events import PoissonGaussianEvent
-from dp.plan import RESERVE, Mode
+from dp.plan import RESERVE, Mode, PrivacyPlan
+from dp.trust import plan_epsilon
 
 # z is at most this much above the smallest that reaches the target, relatively.
 PRECISION: Final = 1e-4
@@ -86,6 +88,20 @@ def plan_z(
     """
     steps = rounds * (local_steps + metrics if mode is Mode.ISRL else 1)
     return calibrate_z(eps, delta * (1.0 - RESERVE), steps=steps, q=q)
+
+
+def search_z(make: Callable[[float], PrivacyPlan], eps: float) -> float:
+    """Z for noise whose cost depends on the whole plan, as Skellam's on the grid's sensitivities.
+
+    Args:
+        make: the plan with this z.
+        eps: what the plan may promise at most, by the accountant that it is enforced with.
+
+    Raises:
+        PlanError: a plan that was tried is refused.
+        CalibrationError: no z reaches the target.
+    """
+    return _bisect(lambda z: plan_epsilon(make(z)).eps, eps)
 
 
 def _bisect(spent: Callable[[float], float], target: float) -> float:

@@ -6,13 +6,17 @@ It is built from the entries alone, in order, and refuses an entry that contradi
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from dp.account import Account
 from dp.canonical import Json
 from dp.entries import Entry, Kind
 from dp.errors import PlanError
 from dp.events import Event, NonPrivateEvent, event_from_json, event_to_json
+
+# Of an event: more of the first protects more, more of the second costs more.
+_NOISE: Final = ("z", "mu")
+_COST: Final = ("q", "count", "d1", "d2", "delta_impl")
 
 
 class ChargeState(StrEnum):
@@ -35,7 +39,8 @@ class Charge:
         purpose: what for.
         plan_digest: of the plan that was committed to before it, in hex.
         year: the calendar year it was made in.
-        event: what is booked, under the account's relation.
+        planned: what is to be released, as the plan has it.
+        event: what is booked for it, under the account's relation.
         local: the same as it counts when secure aggregation fails.
         state: where it stands; only a returned one counts nothing.
     """
@@ -47,6 +52,7 @@ class Charge:
     purpose: str
     plan_digest: str
     year: str
+    planned: Event
     event: Event
     local: Event
     state: ChargeState
@@ -55,6 +61,17 @@ class Charge:
     def key(self) -> tuple[str, int, int, str]:
         """One release has one charge."""
         return (self.run_id, self.round, self.attempt, self.purpose)
+
+    def require_cover(self, released: Event) -> None:
+        """Refuse a release that costs more than this charge.
+
+        Early silos wrote of a converted plan what they had booked for it, which is what counts.
+
+        Raises:
+            PlanError: another kind of event, less noise, or more of anything else.
+        """
+        if not any(_is_within(released, one) for one in (self.planned, self.event)):
+            raise PlanError("ROUND_RELEASE: more was released than was charged")
 
 
 class ProofKind(StrEnum):
@@ -160,7 +177,8 @@ class Release:
         survivors: whose contributions are in the sum, by name.
         threshold: t, how many of them sign the entry in a run ledger.
         transcript: hash of the round's transcript, in hex.
-        event: what was released; the planned event, or one with the realized noise.
+        event: what was released: the planned event, one with the realized noise, which is no
+            less, or that nothing protected it.
         audit: figures of audits of this round, as decimal strings.
     """
 
@@ -276,6 +294,8 @@ class ChargeBook:
         if isinstance(released, NonPrivateEvent):
             # Noise of a test generator: whatever was planned, nothing was protected.
             charge = replace(charge, event=released, local=released)
+        else:
+            charge.require_cover(released)
         self._replace(charge, state=ChargeState.SETTLED)
 
     def _open_of(self, entry: Entry) -> Charge:
@@ -295,6 +315,7 @@ def _read_charge(entry: Entry, state: ChargeState) -> Charge:
         purpose=str(body.get("purpose")),
         plan_digest=str(body.get("plan_digest")),
         year=entry.time_utc[:4],
+        planned=event_from_json(body.get("event")),
         event=event_from_json(body.get("booked")),
         local=event_from_json(body.get("booked_local")),
         state=state,
@@ -306,3 +327,14 @@ def _whole(body: Mapping[str, Json], name: str) -> int:
     if type(value) is not int:
         raise PlanError(f"{name}: expected a whole number")
     return value
+
+
+def _is_within(released: Event, charged: Event) -> bool:
+    def pairs(names: tuple[str, ...]) -> list[tuple[float, float]]:
+        return [(getattr(released, name, 0.0), getattr(charged, name, 0.0)) for name in names]
+
+    return (
+        type(released) is type(charged)
+        and all(one >= least for one, least in pairs(_NOISE))
+        and all(one <= most for one, most in pairs(_COST))
+    )

@@ -34,6 +34,8 @@ from dp.recount import (
 
 # A filter's figure uses exact arithmetic on both sides; what differs is the root finder.
 _CLOSE: Final = 1e-6
+# A rehearsal has three silos at least, or its sum would not be opened.
+_LEAST_SILOS: Final = 3
 _ALL: Final = ("epsilon", "")
 _LOCAL: Final = ("local_epsilon", "")
 _UNREADABLE: Final = (
@@ -411,9 +413,11 @@ class Inspection:
         body = entry["body"]
         lower, claimed = number(body["lower"]), number(body["claimed"])
         of = "rate" if body["method"] == "sampling" else "epsilon"
+        silos = body.get("silos")
+        of_silos = "an unknown number of" if silos is None else silos
         self._report.figures.append(
             f"audit at entry {entry['seq']} ({body['method']}): {of} at least {lower:.4f}, "
-            f"claimed {claimed:.4f}"
+            f"claimed {claimed:.4f}, by a rehearsal of {of_silos} silos"
         )
         seq, commit = entry["seq"], self._plans.get(body["plan_digest"])
         self._found.need(seq, lower <= claimed, f"an audit found more than the claimed {of}")
@@ -425,20 +429,36 @@ class Inspection:
         if self._found.need(
             seq, within, f"audited: {rounds} of the plan's {plan['rounds']} rounds"
         ):
-            most = self._audit_claim(seq, body["method"], plan, rounds)
+            z = self._rehearsed_z(seq, plan, body.get("silos"))
+            most = self._audit_claim(seq, body["method"], plan, rounds, z)
             self._found.need(
                 seq,
-                claimed <= most,
+                claimed <= most * (1.0 + _CLOSE),
                 f"{of} {claimed:g} is claimed, the plan's noise gives at "
                 f"most {most:g} for the audited releases",
             )
 
-    def _audit_claim(self, seq: int, method: object, plan: Object, rounds: int) -> float:
-        """The most that a method may claim: a rehearsal has the plan's noise at least.
+    def _rehearsed_z(self, seq: int, plan: Object, silos: object) -> float:
+        """The noise of one rehearsed release: all silos of a rehearsal are honest.
 
-        How many silos were rehearsed does not stand in the entry; honest shares in excess of the
-        plan's lower the claim, and nothing raises it.
+        A third of the others may collude, by the plan that is rehearsed, and the shares of the rest
+        have the plan's noise; in isrl each silo has all of it. Entries of before name no number of
+        silos; then no more is claimed than under the plan's own noise.
         """
+        z = number(plan["z"])
+        if silos is None:
+            return z
+        if not self._found.need(seq, type(silos) is int and silos >= _LEAST_SILOS, "audited silos"):
+            return z
+        assert isinstance(silos, int), "looked at above"
+        if plan["mode"] == "isrl":
+            return z * math.sqrt(silos)
+        if plan["mode"] == "central":
+            return z
+        return z * math.sqrt(silos / (silos - max((silos - 1) // 3, 1)))
+
+    def _audit_claim(self, seq: int, method: object, plan: Object, rounds: int, z: float) -> float:
+        """The most that a method may claim under the noise that was rehearsed."""
         q = number(plan["q"])
         if method == "sampling":
             return q * (1.0 + _CLOSE)
@@ -447,7 +467,7 @@ class Inspection:
         count = rounds * (plan["local_steps"] if plan["mode"] == "isrl" else 1)
         is_sampled = method == "one-run" and q < 1.0
         kind = "poisson_gaussian" if is_sampled else "gaussian"
-        event = Event(kind, z=number(plan["z"]), q=q, count=count)
+        event = Event(kind, z=z, q=q, count=count)
         return self._recount.plan_bounds(event, number(plan["delta"]))[1]
 
     def _correction(self, entry: Object) -> None:

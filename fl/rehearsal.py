@@ -27,6 +27,7 @@ from dp.audit import (
     commitment,
     cosine_bound,
     cosines,
+    each_of,
     inclusion,
     mean_bound,
     one_run_bound,
@@ -59,6 +60,8 @@ _MODEL: Final = "model"
 _LEAST_UNITS: Final = 30
 _LEAST_SILOS: Final = 3
 _MOST_SILOS: Final = 200
+# Cosine and one-run; where units are sampled, their rate is a third.
+_METHODS: Final = 2
 # Part of the canaries that a one-run audit guesses about, fixed before looking.
 _GUESSED: Final = 0.2
 
@@ -138,6 +141,11 @@ class Rehearsal:
         return self.is_of_units and self.privacy.q < 1.0
 
     @property
+    def confidence(self) -> float:
+        """Of each method's bound, so that all of them together hold with 95 %."""
+        return each_of(_METHODS + self.is_sampled)
+
+    @property
     def z(self) -> float:
         """Of one release of the rehearsal, with every share honest."""
         _, honest = self.shares
@@ -172,7 +180,8 @@ def canary_audit(
     vectors = _vectors(rehearsal)
     released = _released(rehearsal, vectors, noise, is_sampled=False)
     scores = cosines(vectors, released)
-    estimate, lower = cosine_bound(scores, rehearsal.dimension, rehearsal.privacy.delta)
+    delta, confidence = rehearsal.privacy.delta, rehearsal.confidence
+    estimate, lower = cosine_bound(scores, rehearsal.dimension, delta, confidence=confidence)
     return AuditFigure(estimate=estimate, lower=lower, claimed=rehearsal.claimed)
 
 
@@ -192,12 +201,13 @@ def one_run_audit(
     released = _released(rehearsal, vectors * included[:, None], noise, is_sampled=True)
     guesses = max(2, 2 * round(_GUESSED * rehearsal.count / 2))
     right = one_run_guesses(cosines(vectors, released), included, guesses)
-    lower = one_run_bound(rehearsal.count, guesses, right, rehearsal.privacy.delta)
+    delta, confidence = rehearsal.privacy.delta, rehearsal.confidence
+    lower = one_run_bound(rehearsal.count, guesses, right, delta, confidence=confidence)
     found = {"one-run": AuditFigure(estimate=lower, lower=lower, claimed=rehearsal.claimed_sampled)}
     if rehearsal.is_sampled and np.count_nonzero(included) > 1:
         # Its part of the sum is C a release; what else is in it has mean 0 along a canary.
         taken = vectors[included] @ released / (rehearsal.privacy.clip**2 * rehearsal.releases)
-        estimate, least = mean_bound(taken)
+        estimate, least = mean_bound(taken, confidence=confidence)
         found["sampling"] = AuditFigure(
             estimate=max(estimate, 0.0), lower=max(least, 0.0), claimed=rehearsal.privacy.q
         )

@@ -2,8 +2,8 @@
 
 import math
 
-from dp.calibration import plan_z
-from dp.errors import PlanError, PrivacyError
+from dp.calibration import plan_z, search_z
+from dp.errors import PrivacyError
 from dp.plan import (
     AdaptiveClip,
     Adjacency,
@@ -57,48 +57,51 @@ def _plan(config: RunConfig, settings: Privacy, size: int) -> PrivacyPlan:
     metrics = MetricRelease(**dict(settings.metrics)) if settings.metrics else None
     rides_along = METRICS if metrics is not None and mode is not Mode.ISRL else 0
     weights = Weights(config.weights.kind)
-    return PrivacyPlan(
-        unit=unit,
-        adjacency=Adjacency(settings.adjacency),
-        mode=mode,
-        clip=settings.clip,
-        z=settings.z or _z(config, settings, mode, steps),
-        rounds=config.run.rounds,
-        delta=settings.delta,
-        dimension=size + (adaptive is not None) + rides_along,
-        cohort_size=cohort,
-        denominator=_denominator(config, settings, mode, cohort),
-        q=settings.q,
-        participation=Participation.ALL if settings.q == 1.0 else Participation.POISSON,
-        local_steps=steps,
-        n_c=n_c,
-        h_dp=h_dp,
-        weights=weights,
-        max_weight=max(config.weights.declared.values(), default=1.0),
-        max_units_per_silo=settings.max_units_per_silo,
-        max_silos_per_unit=settings.max_silos_per_unit,
-        adaptive=adaptive,
-        metrics=metrics,
-        grid_bound=settings.grid_bound,
-        noise=Noise(settings.noise),
-        strict=settings.strict,
-        allow_low_utility=settings.allow_low_utility,
-    )
 
+    def of(z: float, *, tried: bool = False) -> PrivacyPlan:
+        return PrivacyPlan(
+            unit=unit,
+            adjacency=Adjacency(settings.adjacency),
+            mode=mode,
+            clip=settings.clip,
+            z=z,
+            rounds=config.run.rounds,
+            delta=settings.delta,
+            dimension=size + (adaptive is not None) + rides_along,
+            cohort_size=cohort,
+            denominator=_denominator(config, settings, mode, cohort),
+            q=settings.q,
+            participation=Participation.ALL if settings.q == 1.0 else Participation.POISSON,
+            local_steps=steps,
+            n_c=n_c,
+            h_dp=h_dp,
+            weights=weights,
+            max_weight=max(config.weights.declared.values(), default=1.0),
+            max_units_per_silo=settings.max_units_per_silo,
+            max_silos_per_unit=settings.max_silos_per_unit,
+            adaptive=adaptive,
+            metrics=metrics,
+            grid_bound=settings.grid_bound,
+            noise=Noise(settings.noise),
+            strict=settings.strict,
+            allow_low_utility=settings.allow_low_utility or tried,
+        )
 
-def _z(config: RunConfig, settings: Privacy, mode: Mode, steps: int) -> float:
+    if settings.z is not None:
+        return of(settings.z)
     assert settings.epsilon is not None  # the settings have z or epsilon
     if Noise(settings.noise) is Noise.SKELLAM:
-        # z for a target is found for Gaussian noise; Skellam's would pass the target (6.52 for 6)
-        raise PlanError("noise skellam: expected z, got epsilon: give z, which is accounted by RDP")
-    return plan_z(
-        settings.epsilon,
-        settings.delta,
-        mode=mode,
-        rounds=config.run.rounds,
-        local_steps=steps,
-        q=settings.q,
-        metrics=settings.metrics is not None,
+        return of(search_z(lambda z: of(z, tried=True), settings.epsilon))
+    return of(
+        plan_z(
+            settings.epsilon,
+            settings.delta,
+            mode=mode,
+            rounds=config.run.rounds,
+            local_steps=steps,
+            q=settings.q,
+            metrics=settings.metrics is not None,
+        )
     )
 
 

@@ -44,9 +44,10 @@ def audit(
 ) -> None:
     """Rehearse a run's privacy plan with canaries. Exit code 1: more leaks than is claimed.
 
-    The canaries go through clip, rounding, noise, masks and sum as any contribution. The bounds
-    hold with 95 % confidence; an audit that finds less than the claim proves nothing. Append to a
-    ledger when its run has ended: a round that goes on would lose its place.
+    The canaries go through clip, rounding, noise, masks and sum as any contribution. All bounds
+    of a rehearsal hold together with 95 % confidence; an audit that finds less than the claim
+    proves nothing. Append to a ledger when its run has ended: a round that goes on would lose its
+    place.
     """
     from fl.privacy import UNIT_MODES, privacy_of
     from fl.rehearsal import Rehearsal, canary_audit, one_run_audit
@@ -84,6 +85,7 @@ def audit(
         "seed": rehearsal.seed.hex(),
         "plan_digest": privacy.digest.hex(),
         "rounds": releases,
+        "silos": rehearsal.silos,
         "audits": {
             name: {"lower": one.lower, "estimate": one.estimate, "claimed": one.claimed}
             for name, one in found.items()
@@ -100,6 +102,7 @@ def audit(
         known = RehearsalFacts(
             plan_digest=privacy.digest.hex(),
             rounds=releases,
+            silos=rehearsal.silos,
             commitment=rehearsal.commitment.hex(),
             seed=rehearsal.seed.hex(),
             figures=found,

@@ -27,6 +27,7 @@ class RehearsalFacts:
     Attributes:
         plan_digest: of the privacy plan that was measured, in hex.
         rounds: releases that were summed.
+        silos: how many virtual ones took part; with the plan's noise they say what may be claimed.
         commitment: to the canaries' seed, told before the rehearsal, in hex.
         seed: opened after it, in hex.
         figures: by method.
@@ -34,6 +35,7 @@ class RehearsalFacts:
 
     plan_digest: str
     rounds: int
+    silos: int
     commitment: str
     seed: str
     figures: Mapping[str, AuditFigure]
@@ -78,6 +80,7 @@ def record_audit(path: Path, key: IdentityKey, facts: RehearsalFacts, *, time_ut
             "method": method,
             "plan_digest": facts.plan_digest,
             "rounds": facts.rounds,
+            "silos": facts.silos,
             "commitment": facts.commitment,
             "seed": facts.seed,
             "lower": decimal(figure.lower),

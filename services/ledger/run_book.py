@@ -221,7 +221,7 @@ class RunBook:
             survivors=tuple(survivors),
             threshold=threshold,
             transcript=transcript.hex(),
-            event=charge.event,
+            event=charge.planned,
             audit={},
         )
         entry = self._budget.draft_release(charge.entry_hash, release, time_utc=time_utc)

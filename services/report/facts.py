@@ -40,10 +40,11 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an audit found."""
+    """What an audit found; silos as the entry names them, which early ones did not."""
 
     seq: int
     method: str
+    silos: str
     lower: float
     estimate: float
     claimed: float
@@ -222,6 +223,7 @@ def _audit(entry: Entry) -> Audit:
     return Audit(
         seq=entry.seq,
         method=str(body.get("method")),
+        silos=str(body.get("silos", "not told")),
         lower=float(str(body.get("lower"))),
         estimate=float(str(body.get("estimate", body.get("lower")))),
         claimed=float(str(body.get("claimed"))),

@@ -314,6 +314,7 @@ def _audits(facts: Facts) -> list[str]:
         _row(
             one.method,
             quantity(one.method),
+            one.silos,
             f"{one.lower:.3f}",
             f"{one.claimed:.3f}",
             "ALARM" if one.lower > one.claimed else "consistent",
@@ -321,7 +322,7 @@ def _audits(facts: Facts) -> list[str]:
         )
         for one in facts.audits
     ]
-    head = ("Method", "of", "at least (95 %)", "claimed", "")
+    head = ("Method", "of", "silos rehearsed", "at least", "claimed", "")
     return ["<h2>Annex: audits</h2>", _table(head, rows)]
 
 

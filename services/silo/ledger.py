@@ -198,7 +198,7 @@ class SiloLedgers:
             survivors=names,
             threshold=aggregate.parameters.threshold(len(names)),
             transcript=aggregate.parameters.ctx().hex(),
-            event=charge.event,
+            event=charge.planned,
             audit={},
         )
         self._require_budget().settle(charge.entry_hash, release, time_utc=self._stamp())

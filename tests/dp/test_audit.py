@@ -4,14 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from dp.audit import (
+    CONFIDENCE,
     AuditFigure,
     canaries,
     commitment,
     cosine_bound,
     cosines,
+    each_of,
     inclusion,
     mean_bound,
     one_run_bound,
@@ -137,6 +139,35 @@ def test_a_mean_is_bounded_by_student_s_quantile() -> None:
     assert lower == pytest.approx(1.0 - 1.8331129 / math.sqrt(10.0))
     with pytest.raises(PlanError, match="two"):
         mean_bound(values[:1])
+
+
+def test_the_confidence_of_several_bounds_holds_for_all_of_them_together() -> None:
+    """Honest rehearsals raise an alarm at most once in twenty; each by itself, twice as often.
+
+    The claims are as tight as they can be: cosines at their expected shift, guesses as right as
+    epsilon allows, and a sampler with the planned rate.
+    """
+    draws, trials, shift, count = np.random.default_rng(1), 4000, 1.2, 30
+    claim = gaussian_epsilon(shift, 1e-5)
+    cosine = draws.normal(shift, 1.0 / math.sqrt(count), trials)
+    right = draws.binomial(12, 1.0 / (1.0 + math.exp(-1.0)), trials)
+    rates = draws.binomial(4, 0.25, (trials, count)) / 4 + draws.normal(0, 0.05, (trials, count))
+
+    def share(confidence: float) -> float:
+        def shown(mean: float) -> float:
+            return cosine_bound([mean] * count, 1, 1e-5, confidence=confidence)[1]
+
+        # Its bound grows with the mean: one search instead of a bound for each trial.
+        edge = float(optimize.brentq(lambda mean: shown(mean) - claim, shift, shift + 1.0))
+        guessed = np.array(
+            [one_run_bound(12, 12, v, 0.0, confidence=confidence) for v in range(13)]
+        )
+        least = np.array([mean_bound(one, confidence=confidence)[1] for one in rates])
+        alarms = (cosine > edge) | (guessed[right] > 1.0) | (least > 0.25)
+        return float(np.mean(alarms))
+
+    assert share(CONFIDENCE) > 0.07
+    assert share(each_of(3)) <= 0.05
 
 
 def test_guesses_are_the_extremes() -> None:

@@ -277,6 +277,51 @@ class TestLifeOfACharge:
         assert budget.spent() == math.inf
         assert budget.rounds_left(intent(2)) == 0
 
+    @pytest.mark.parametrize(
+        ("charged", "released"),
+        [
+            (GaussianEvent(z=2.4), GaussianEvent(z=2.39)),
+            (GaussianEvent(z=2.4), GaussianEvent(z=2.4, count=2)),
+            (GaussianEvent(z=2.4), GaussianEvent(z=2.4, delta_impl=1e-9)),
+            (GaussianEvent(z=2.4), PoissonGaussianEvent(q=0.1, z=2.4)),
+        ],
+        ids=["noise", "count", "delta", "kind"],
+    )
+    def test_a_release_beyond_its_charge_is_refused(self, charged: Event, released: Event) -> None:
+        """Before it is written, and where somebody has written it: the verifier finds it, too."""
+        store = MemoryLedgerStore()
+        budget = opened(store=store)
+        charge = budget.charge(intent(event=charged), time_utc=NOW)
+        with pytest.raises(PlanError, match="more was released"):
+            budget.settle(charge.entry_hash, release(event=released), time_utc=NOW)
+        body = release(event=released).to_body(charge.entry_hash)
+        ledger = Ledger(store)
+        draft = ledger.draft(Kind.ROUND_RELEASE, body, time_utc=NOW, run_id=RUN)
+        ledger.append(draft.signed_by(SILO))
+        with pytest.raises(LedgerIntegrityError, match="more was released"):
+            Budget(Ledger(store), SILO)
+
+    def test_more_noise_than_was_charged_settles(self) -> None:
+        """As where more silos survived than had to."""
+        budget = opened()
+        charge = budget.charge(intent(event=GaussianEvent(z=2.4)), time_utc=NOW)
+        budget.settle(charge.entry_hash, release(event=GaussianEvent(z=2.6)), time_utc=NOW)
+        assert budget.charges[0].state is ChargeState.SETTLED
+
+    @pytest.mark.parametrize("z", [10.0, 5.0])
+    def test_a_converted_charge_settles_as_planned_or_as_booked(self, z: float) -> None:
+        """Early silos wrote what they had booked."""
+        two = Account(
+            data_set="heart", unit=Unit.PATIENT, adjacency=Adjacency.ZERO_OUT, filter=GDP,
+            epsilon=10.0, records_per_unit=2,
+        )  # fmt: skip
+        budget = opened(two)
+        made = intent(event=GaussianEvent(z=10.0), unit=Unit.RECORD)
+        charge = budget.charge(made, time_utc=NOW)
+        assert (charge.planned, charge.event) == (GaussianEvent(z=10.0), GaussianEvent(z=5.0))
+        budget.settle(charge.entry_hash, release(event=GaussianEvent(z=z)), time_utc=NOW)
+        assert budget.charges[0].state is ChargeState.SETTLED
+
     def test_an_unknown_charge_is_refused(self) -> None:
         """Nothing is settled that was not charged."""
         with pytest.raises(PlanError, match="no charge"):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dp.account import intent_for
 from dp.budget import Budget
+from dp.canonical import decimal
 from dp.charges import Release
+from dp.closed_form import gaussian_epsilon
 from dp.commitments import genesis_body, plan_commit_body
 from dp.entries import Kind
 from dp.errors import PlanError
@@ -302,6 +305,11 @@ LIES: dict[str, tuple[Callable[[Steps], None], str]] = {
     "audit of more rounds than the plan has": (set_at(AUDIT, "rounds", value=51), "of the plan's"),
     "audit of no rounds": (set_at(AUDIT, "rounds", value=0), "of the plan's"),
     "audit of an unknown plan": (set_at(AUDIT, "plan_digest", value="f" * 64), "no PLAN_COMMIT"),
+    "audit of two silos": (set_at(AUDIT, "silos", value=2), "audited silos"),
+    "audit of no number of silos": (set_at(AUDIT, "silos", value="7"), "audited silos"),
+    "audit above what its silos' noise allows": (
+        lambda steps: steps[AUDIT]["body"].update(silos=7), "the plan's noise gives",
+    ),
     "audit by an unknown method": (set_at(AUDIT, "method", value="trust me"), "no known method"),
     "sampling above an invented claim": (
         lambda steps: steps[AUDIT]["body"].update(method="sampling", lower="1.3", claimed="2"),
@@ -365,6 +373,29 @@ def test_an_audit_of_a_plan_that_samples(method: str, claimed: str, is_right: bo
     steps[place]["body"].update(method=method, lower="0.05", claimed=claimed)
     found = [one.text for one in verify_ledger(chained(steps), KEYS).findings.items]
     assert ("the plan's noise gives" in " | ".join(found)) is not is_right, found
+
+
+@pytest.mark.parametrize(
+    ("mode", "silos", "excess"),
+    [
+        (Mode.SILO, 7, 7 / 5), (Mode.SILO, 3, 3 / 2), (Mode.ISRL, 3, 3.0), (Mode.CENTRAL, 43, 1.0),
+    ],
+)  # fmt: skip
+def test_an_audit_claims_what_its_silos_noise_allows(mode: Mode, silos: int, excess: float) -> None:
+    """Neither more, as with the plan's own noise, nor less than a rehearsal claims."""
+    plan = PLAN
+    if mode is not Mode.SILO:
+        plan = replace(PLAN, mode=Mode.CENTRAL, n_c=0, h_dp=0, padding=0)
+    if mode is Mode.ISRL:
+        plan = replace(plan, mode=mode, unit=Unit.RECORD, z=8.0, local_steps=3)
+    steps = steps_of(written(plan, rounds=1))
+    place = next(n for n, one in enumerate(steps) if one["kind"] == "AUDIT_RESULT")
+    count = plan.local_steps if mode is Mode.ISRL else 1
+    claim = gaussian_epsilon(math.sqrt(count / excess) / plan.z, plan.delta)
+    for factor, is_right in ((1.0, True), (1.001, False)):
+        steps[place]["body"].update(silos=silos, claimed=decimal(claim * factor))
+        found = [one.text for one in verify_ledger(chained(steps), KEYS).findings.items]
+        assert ("the plan's noise gives" in " | ".join(found)) is not is_right, found
 
 
 def test_a_conversion_of_sampled_events_is_found() -> None:

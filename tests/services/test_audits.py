@@ -80,9 +80,10 @@ def facts_of(ledger: Path, lower: float) -> RehearsalFacts:
     return RehearsalFacts(
         plan_digest=plan.plan.digest.hex(),
         rounds=1,
+        silos=7,
         commitment="c0",
         seed="5e",
-        figures={"cosine": AuditFigure(estimate=lower + 1, lower=lower, claimed=1.25)},
+        figures={"cosine": AuditFigure(estimate=lower + 1, lower=lower, claimed=1.05)},
     )
 
 
@@ -99,6 +100,7 @@ def test_the_command_appends_what_it_found_and_the_report_shows_it(tmp_path: Pat
     entries = [json.loads(line) for line in ledger.read_bytes().splitlines()]
     audits = [one["body"] for one in entries if one["kind"] == "AUDIT_RESULT"]
     assert [one["method"] for one in audits] == ["cosine", "one-run"]
+    assert {one["silos"] for one in audits} == {4 + 3}
     assert all(len(one["seed"]) == len(one["commitment"]) == 64 for one in audits)
     is_alarm = any(float(one["lower"]) > float(one["claimed"]) for one in audits)
     assert done.exit_code == int(is_alarm), done.output
@@ -136,7 +138,7 @@ def test_only_the_writer_of_a_ledger_of_this_plan_appends(tmp_path: Path) -> Non
     with pytest.raises(CredentialError):
         record_audit(ledger, FEDERATION.identities[1], found, time_utc=NOW)
     other = RehearsalFacts(
-        plan_digest="0" * 64, rounds=1, commitment="", seed="", figures=found.figures
+        plan_digest="0" * 64, rounds=1, silos=7, commitment="", seed="", figures=found.figures
     )
     with pytest.raises(InvalidRequestError):
         record_audit(ledger, FEDERATION.coordinator, other, time_utc=NOW)

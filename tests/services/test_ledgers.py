@@ -597,7 +597,7 @@ def test_a_budget_s_settings_move_its_limits_and_nothing_else(tmp_path: Path) ->
         entry.kind for entry in Ledger(FileLedgerStore(data_set_path(tmp_path, "cohort"))).entries
     ]
     assert kinds == [Kind.GENESIS, Kind.BUDGET_SET, Kind.BUDGET_SET]
-    third = silo(tmp_path, settings=budget(unit="patient"))
+    third = silo(tmp_path, settings=budget(unit="patient", most_units=40))
     with pytest.raises(LedgerRefusedError, match="never change"):
         third.check_round(round_parameters(), TRAINING)
 

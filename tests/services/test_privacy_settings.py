@@ -1,10 +1,11 @@
 """[privacy] of a run's settings: what follows by itself, and what is refused by name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dp.plan import Mode, Participation, PrivacyPlan, Unit, noise_on_mean, update_z
+from dp.plan import Mode, Noise, Participation, PrivacyPlan, Unit, noise_on_mean, update_z
 from dp.trust import plan_epsilon
 from fl.plan import TrainingPlan
 from fl.privacy import privacy_of
@@ -57,6 +58,18 @@ def plan_of(privacy: str, **changes: int) -> PrivacyPlan:
     found = privacy_of(built(privacy, **changes))  # type: ignore[arg-type] # whole numbers only
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 6.0])
+@pytest.mark.parametrize("mode", ["silo", "patient"])
+def test_skellam_noise_is_as_large_as_its_own_accountant_asks(mode: str, epsilon: float) -> None:
+    """The Gaussian's z would pass the target (6.52 for 6); a little less than this one does."""
+    text = f'mode = "{mode}"\nallow_low_utility = true\nepsilon = {epsilon}'
+    plan, gaussian = plan_of(f'{text}\nnoise = "skellam"'), plan_of(text)
+    assert plan.noise is Noise.SKELLAM
+    assert plan_epsilon(plan).eps <= epsilon
+    assert plan_epsilon(replace(plan, z=plan.z * (1.0 - 1e-3))).eps > epsilon
+    assert plan_epsilon(replace(plan, z=gaussian.z)).eps > epsilon
 
 
 def test_what_is_left_open_follows() -> None:

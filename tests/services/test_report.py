@@ -80,6 +80,7 @@ def written(tmp_path: Path, plan: PrivacyPlan, *, audit: bool = False) -> list[b
         facts = RehearsalFacts(
             plan_digest=plan.digest.hex(),
             rounds=1,
+            silos=7,
             commitment="c0",
             seed="5e",
             figures={"one-run": figure},

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dp.charges import ChargeState
 from dp.entries import Signature
 from dp.plan import Adjacency
+from dp.verify import verify_ledger
 from fl.errors import (
     DataError,
     LearningError,
@@ -20,6 +22,7 @@ from fl.plan import RoundKind
 from fl.privacy import document_of, privacy_of
 from fl.queries import CategoricalColumn, NumericColumn, StatisticsQuery
 from fl.query_plan import QueryPlan
+from secagg.effects import Aggregate
 from secagg.ids import RunId
 from secagg.messages import RoundOpen
 from secagg.testing import SeededRng, make_federation, make_parameters
@@ -30,6 +33,7 @@ from services.ledger.proofs import smallest_cohort
 from services.ledger.run_book import RunBook, run_account
 from services.observe.logs import get_logger
 from services.settings import parse_config
+from services.silo.data_set import data_set_path
 from services.silo.learner import Learner
 from services.silo.ledger import SiloLedgers
 from services.silo.node import _code, _told
@@ -70,11 +74,11 @@ def learner(tmp_path: Path) -> Iterator[Learner]:
     made.store.close()
 
 
-def make_learner(folder: Path, declared: int) -> Learner:
+def make_learner(folder: Path, declared: int, *, settings: str = SETTINGS) -> Learner:
     """Of a silo with ROWS rows and a budget."""
     rows = "".join(f"{number % 90},{number % 2}\n" for number in range(ROWS))
     (folder / "rows.csv").write_text("age,sick\n" + rows)
-    text = SETTINGS.format(most=declared).encode()
+    text = settings.format(most=declared).encode()
     config = parse_config(text, SiloConfig, source="silo.toml", base=folder)
     roster = FEDERATION.roster
     return Learner(
@@ -214,3 +218,24 @@ def test_one_code_and_one_text_for_whatever_does_not_fit() -> None:
     told = {(_code(kind("41 rows")), _told(kind("41 rows"))) for kind in kinds}
     assert len(told) == 1
     assert _code(LedgerRefusedError("x")) == "LedgerRefusedError"
+
+
+def test_a_converted_charge_is_settled_as_it_was_planned(tmp_path: Path) -> None:
+    """Records booked on patients at twice their cost: the auditor finds an honest ledger right."""
+    pytest.importorskip("dp_accounting")
+    settings = SETTINGS.replace('"record"', '"patient"') + "records_per_unit = 2\n"
+    learner = make_learner(tmp_path, DECLARED, settings=settings)
+    message = _opening(2 * DECLARED)
+    assert _probe(learner, message, tmp_path) == ("accepted", "")
+    parameters, plan = message.parameters, QueryPlan.parse(message.plan)
+    everybody = tuple(seat.index for seat in FEDERATION.roster.seats)
+    aggregate = Aggregate(
+        values={}, survivors=everybody, cohort=everybody, parameters=parameters, state_hash=b""
+    )
+    learner.ledgers.settle(aggregate, plan)
+    assert learner.ledgers.budget is not None
+    (charge,) = learner.ledgers.budget.charges
+    assert charge.state is ChargeState.SETTLED
+    lines = data_set_path(tmp_path / "ledgers", "cohort").read_bytes().splitlines()
+    assert verify_ledger(lines, public_keys(FEDERATION.roster)).findings.items == []
+    learner.store.close()
