@@ -120,7 +120,7 @@ async def serve(config: CoordinatorConfig) -> None:
             desk.broken(),
             _renew(store),
             rosters.watch(hub, log),
-            _warn_of_end(config, log),
+            warn_of_end(config, log),
         )
         ends = [asyncio.create_task(one) for one in work]
         with exposed(config.metrics, metrics.registry, lambda: not stop.is_set()) as shown:
@@ -169,7 +169,7 @@ def _days_left(config: CoordinatorConfig) -> int:
     return credentials.days_left(utc_now())
 
 
-async def _warn_of_end(config: CoordinatorConfig, log: Logger) -> None:
+async def warn_of_end(config: CoordinatorConfig, log: Logger) -> None:
     """Say in time, and then every hour, that the certificate ends."""
     while True:
         days_left = await asyncio.to_thread(_days_left, config)

@@ -25,7 +25,7 @@ class SlowTask(LeastSquaresTask):
         /,
     ) -> LocalResult:
         """Wait a fixed time and one that changes, and keep the interpreter busy for a while."""
-        time.sleep(self.sleep_s + (self.silo * 7 + round_number * 13) % 10 / 100)
+        time.sleep(self.sleep_s + (self.silo * 7 + round_number * 13) % 10 * 0.03)
         until = time.monotonic() + self.spin_s
         while time.monotonic() < until:
             pass

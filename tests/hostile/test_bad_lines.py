@@ -75,7 +75,7 @@ def run(federation: LocalFederation, *, rounds: int, silos: int) -> list[object]
     started = subprocess.run(
         [*command, "start", "-c", str(path), *operator], capture_output=True, text=True, check=True
     )
-    subprocess.run([*command, "watch", started.stdout.strip(), *operator], check=True, timeout=110)
+    subprocess.run([*command, "watch", started.stdout.strip(), *operator], check=True, timeout=350)
     child = next(one for one in federation.children if one.name == "coordinator")
     return [one["survivors"] for one in child.lines() if one.get("event") == "committed"]
 
@@ -115,9 +115,12 @@ def test_a_line_that_is_cut_in_silence_costs_nothing(tmp_path: Path) -> None:
         assert slow.exit_code is None
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_silos_that_do_not_keep_step_lose_no_round(tmp_path: Path) -> None:
-    """Ten silos, each as slow as it likes, who ask for the next round at once (bug case DRP-12)."""
+    """Ten silos, each as slow as it likes, who ask for the next round at once (bug case DRP-12).
+
+    In every round each waits for 0 to 270 ms, another time in each.
+    """
     names = [f"silo-{number}" for number in range(1, 11)]
     with LocalFederation(home=tmp_path, silos=names) as federation:
         federation.start_coordinator()
@@ -125,4 +128,4 @@ def test_silos_that_do_not_keep_step_lose_no_round(tmp_path: Path) -> None:
             "crowd", {name: task(number) for number, name in enumerate(names, start=1)}
         )
         everybody = list(range(1, 11))
-        assert run(federation, rounds=15, silos=10) == [everybody] * 15
+        assert run(federation, rounds=50, silos=10) == [everybody] * 50

@@ -80,6 +80,8 @@ class World:
         }
         self.crowd: Child = federation.start_crowd("crowd", silos)
         self._runs = 0
+        self.first_run = self.start_run(1)
+        self.secagg("run", "watch", self.first_run)
         self._revoked: Path | None = None
 
     def revoked(self) -> Path:
@@ -165,9 +167,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One coordinator and five silos, for all tests of this file."""
     home = tmp_path_factory.mktemp("federation")
     with LocalFederation(home=home, silos=SILOS) as federation:
-        made = World(federation)
-        made.secagg("run", "watch", made.start_run(1))
-        yield made
+        yield World(federation)
 
 
 def refusals(world: World, keys: Path, body: bytes) -> set[tuple[grpc.StatusCode, str]]:
@@ -368,17 +368,34 @@ def shout(world: World, stop: threading.Event) -> None:
     asyncio.run(calls())
 
 
+def replay(world: World, stop: threading.Event) -> None:
+    """A holder of a silo's certificate that sends an old round's message again and again."""
+    credentials = load_credentials(world.home / "silo-1/keys", role=Role.SILO, now=utc_now())
+    call = SubmitCall(run=RunId.parse(world.first_run), round=1, attempt=0, message=b"m")
+
+    async def calls() -> None:
+        target = world.federation.address
+        async with open_channel(target, credentials) as channel:
+            client = AggregationClient(channel, target=target, incarnation=bytes(16))
+            while not stop.is_set():
+                with pytest.raises((NotAllowedError, NotNowError)):
+                    await client.submit(call)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(calls())
+
+
 def test_rounds_go_on_beside_attackers(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
-    """A thousand silent lines, slow handshakes, strangers and a revoked silo at once.
+    """A thousand silent lines, slow handshakes, strangers, a revoked and a repeating silo at once.
 
     Every round holds every silo. How much longer a round takes is printed, not judged here: the
     machine is not alone.
     """
     world.revoked()
     calm = world.round_seconds(world.start_run())
-    with attack(world, hold_connections, drip, knock, shout):
+    with attack(world, hold_connections, drip, knock, shout, replay):
         beside = world.round_seconds(world.start_run())
     record_property("round_seconds", (calm, beside))
     words = f"{calm:.3f} s, beside attackers {beside:.3f} s: {beside / calm:.2f} times"

@@ -1,15 +1,23 @@
 """Renewed certificates: what the coordinator hands out and what a holder takes."""
 
+import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.clock import utc_now
+from services.config import CoordinatorConfig
+from services.coordinator.serve import warn_of_end
 from services.enrollment import authority
 from services.enrollment.renewal import MAX_BYTES, renewed_certificate, take_renewal
 from services.errors import CredentialError
+from services.observe.logs import get_logger
 from services.security.identity import Role
+from services.settings import parse_config
+from services.silo.line import Line
 from services.testing import LocalFederation, make_federation
 
 NOW = utc_now()
@@ -76,3 +84,40 @@ def test_what_is_no_renewal_is_not_taken(federation: LocalFederation, tmp_path: 
     with pytest.raises(CredentialError, match="is not valid now"):
         take_renewal(known, issue(federation, "a", 30), now=later)
     assert federation.credentials("a", Role.SILO) == known
+
+
+@pytest.mark.parametrize(("days", "left"), [(30, 29), (32, None)])
+@pytest.mark.parametrize("party", ["a", "coordinator"])
+def test_the_end_of_a_certificate_is_said_thirty_days_before(
+    federation: LocalFederation, party: str, days: int, left: int | None
+) -> None:
+    """By a silo and by a coordinator, as soon as they start (bug case TLS-03)."""
+    role = Role.SILO if party == "a" else Role.COORDINATOR
+    request = federation.folder(party) / "request.json"
+    authority.issue(federation.authority, request, role=role, now=NOW, valid_days=days)
+    authority.install(federation.authority / "issued" / party, federation.folder(party))
+    log = get_logger("test")
+
+    async def first_look() -> None:
+        if role is Role.SILO:
+            line = Line(
+                target="localhost:1",
+                credentials=federation.credentials(party, role),
+                proxy=False,
+                incarnation=bytes(16),
+                log=log,
+            )
+            looking, close = line.keep_renewed(), line.close
+        else:
+            text = 'listen = "localhost:1"\ndirectory = "coordinator"\nstorage = "storage"\n'
+            config = parse_config(text.encode(), CoordinatorConfig, source="", base=federation.root)
+            looking, close = warn_of_end(config, log), None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(looking, 0.5)
+        if close is not None:
+            await close()
+
+    with capture_logs() as lines:
+        asyncio.run(first_look())
+    said = [line["days_left"] for line in lines if line["event"] == "certificate-ends"]
+    assert said == ([] if left is None else [left])
