@@ -67,7 +67,10 @@ def describe(
         str, typer.Option("--adjacency", help="With --z: add_remove, zero_out or replace_one.")
     ] = "",
     most_rows: Annotated[
-        int, typer.Option("--most-rows", min=1, help="With --z: the most rows of a silo, public.")
+        int,
+        typer.Option(
+            "--most-rows", min=1, help="With --z: the most rows of a silo, by what it declares."
+        ),
     ] = 10_000,
     budget: Annotated[
         float | None,
