@@ -113,6 +113,11 @@ def canaries_alarm(used: PrivacyPlan) -> bool:
     return rehearsal(used, 10)[0].is_alarm
 
 
+def canaries_alarm_after_dropouts(used: PrivacyPlan) -> bool:
+    """Tell the same where two of ten silos vanished: eight shares are in the sum."""
+    return rehearsal(used, 8)[0].is_alarm
+
+
 def padding_shows_it(used: PrivacyPlan) -> bool:
     """Tell whether the padding's variance is not the planned one."""
     return rehearsal(used, 10)[1] < 1e-4
@@ -197,6 +202,13 @@ def share_of_all_silos(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def share_of_those_who_sent(patch: pytest.MonkeyPatch) -> None:
+    """Divide by |U3|, the eight whose vectors came, as if all of them were honest."""
+    patch.setattr(
+        mechanisms, "share_noise_std", lambda used: share_noise_std(used) * math.sqrt(used.h_dp / 8)
+    )
+
+
 def clip_skipped(patch: pytest.MonkeyPatch) -> None:
     """Let every norm pass, and let the range follow."""
 
@@ -274,6 +286,8 @@ MUTANTS: list[tuple[Mutation, PrivacyPlan, Check]] = [
     (std_split_instead_of_variance, plan(), honest_noise_falls_short),
     (share_of_all_silos, plan(), canaries_alarm),
     (share_of_all_silos, plan(), honest_noise_falls_short),
+    (share_of_those_who_sent, plan(), canaries_alarm_after_dropouts),
+    (share_of_those_who_sent, plan(), honest_noise_falls_short),
     (clip_skipped, plan(), canaries_alarm),
     (variate_not_noised, segmented(), canaries_alarm),
     (replace_one_as_zero_out, plan(adjacency=Adjacency.REPLACE_ONE), a_unit_moves_too_far),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,21 @@ from dp.plan import (
     share_noise_std,
     steps_per_unit,
 )
-from dp.rng import ReplayStream
+from dp.rng import NoiseSource, ReplayStream
 from fl.errors import PlanError, SpecMismatchError
 from fl.participant import RunParticipant
 from fl.pipeline import Decoded, vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan, Weighting
-from fl.privacy import CLIP_COUNT, as_settings, document_of, privacy_of
+from fl.ports import FloatVector
+from fl.privacy import (
+    CLIP_COUNT,
+    as_settings,
+    clipped_integers,
+    decoded_sum,
+    document_of,
+    noise_share,
+    privacy_of,
+)
 from fl.rounds import RoundFailure, RoundReport, RunStatus
 from fl.run import TrainingRun
 from fl.schedules import EarlyStop
@@ -317,15 +327,41 @@ def test_dropouts_are_borne_to_the_floor_and_no_further() -> None:
     assert two.reports[0].survivors == (1, 2, 3, 4, 5)
 
 
-def test_scaffold_keeps_what_its_integers_say_before_the_noise() -> None:
-    """c_k = −u_k/(Kη) from the clipped integers: bounded by C/(Kη), whatever the noise."""
+@pytest.mark.parametrize("is_mutant", [False, True])
+def test_scaffold_keeps_what_its_integers_say_before_the_noise(
+    is_mutant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c_k = −u_k/(Kη) from the clipped integers; the mutant takes those that are sent (8.3)."""
+    clipped: list[IntVector] = []
+    shares: list[IntVector] = []
+
+    def recorded(update: FloatVector, privacy: PrivacyPlan, **others: Any) -> IntVector:
+        clipped.append(clipped_integers(update, privacy, **others))
+        return clipped[-1]
+
+    def drawn(privacy: PrivacyPlan, source: NoiseSource) -> IntVector | None:
+        share = noise_share(privacy, source)
+        assert share is not None
+        shares.append(share)
+        return share
+
+    def decoded(integers: IntVector, privacy: PrivacyPlan, **others: Any) -> Any:
+        return decoded_sum(integers + shares[-1] if is_mutant else integers, privacy, **others)
+
+    monkeypatch.setattr("fl.participant.clipped_integers", recorded)
+    monkeypatch.setattr("fl.participant.noise_share", drawn)
+    monkeypatch.setattr("fl.participant.decoded_sum", decoded)
     privacy = silo_plan(z=2.0, clip=0.01, rounds=2)
     plan = training(privacy, algorithm="scaffold")
     result = simulate(plan, least_squares_toy(1, silos=SILOS))
+    assert len(clipped) == 2 * SILOS
     path = 2 * 0.05
-    for variate in result.variates.values():
-        assert variate is not None
-        assert np.linalg.norm(variate) <= 0.01 / path * 1.01 + 1 / steps_per_unit(privacy) / path
+    expected = [-one[0] / steps_per_unit(privacy) / path for one in clipped[SILOS:]]
+    kept = [float(variate[0]) for variate in result.variates.values() if variate is not None]
+    assert len(kept) == SILOS
+    assert bool(np.allclose(sorted(kept), sorted(expected), rtol=1e-9)) is not is_mutant
+    bound = 0.01 / path * 1.01 + 1 / steps_per_unit(privacy) / path
+    assert (np.abs(kept).max() <= bound) is not is_mutant
 
 
 def test_scaffold_without_noise_to_speak_of_is_scaffold() -> None:

@@ -1,5 +1,7 @@
 """Modes whose unit is a record or a patient: what leaves a silo, and what a plan refuses."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -154,12 +156,32 @@ def test_joint_metrics_ride_in_the_one_noised_vector() -> None:
     assert (values.std(axis=0) > 0.7 * share_noise_std(privacy)).all()
 
 
-def test_isrl_runs_scaffold_with_option_two() -> None:
-    """c_k follows from the noised integers, so it costs nothing."""
+def test_isrl_runs_scaffold_with_option_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """c_k follows from the noised integers, so it costs nothing: each from those that were sent."""
+    uploaded: dict[int, list[np.ndarray]] = {seat: [] for seat in range(1, SILOS + 1)}
+    real = RunParticipant.contribute
+
+    def contribute(self: RunParticipant, *arguments: Any, **others: Any) -> Any:
+        sent = real(self, *arguments, **others)
+        uploaded[self._seat].append(sent["update"])
+        return sent
+
+    monkeypatch.setattr(RunParticipant, "contribute", contribute)
     tasks = {f"silo-{n}": own_task(n) for n in range(1, SILOS + 1)}
-    result = simulate(training(unit_plan(Mode.ISRL), algorithm="scaffold"), tasks)
+    privacy = unit_plan(Mode.ISRL)
+    plan = training(privacy, algorithm="scaffold")
+    result = simulate(plan, tasks)
     assert result.status is RunStatus.COMPLETED, result.reason
-    assert all(variate is not None for variate in result.variates.values())
+    step = first_range(plan, privacy) / (2**23 - 1)
+    path = privacy.local_steps * 0.5
+    first = {seat: -sent[0] * step / path for seat, sent in uploaded.items()}
+    server = sum(first.values()) / SILOS
+    for seat, sent in uploaded.items():
+        assert len(sent) == privacy.rounds
+        expected = first[seat] - server - sent[1] * step / path
+        kept = result.variates[f"silo-{seat}"]
+        assert kept is not None
+        np.testing.assert_allclose(kept, expected, rtol=1e-9, atol=1e-12)
 
 
 RUN = RunId(b"u" * 16)
