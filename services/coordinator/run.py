@@ -64,6 +64,11 @@ _GLANCE_S: Final = 1.0
 _RECOVERY_S: Final = 15.0
 # Between the begins of the third attempt and the one before it, at most; twice that for each more.
 _REST_S: Final = 5.0
+# For a silo knows of no sum that it is in, or is not in, but from the run itself (2.5 v).
+_UNSETTLED: Final = (
+    "; a silo that has sent exact statistics to a run that was stopped or failed meanwhile sends "
+    "no others before it knows who was in that sum: resume that run first"
+)
 # How long the promises that give a charge back are awaited when the run is stopped.
 _PROMISES_S: Final = 2.0
 
@@ -541,17 +546,17 @@ class RunDriver:
         reason += "".join(
             f"; {self.cohorts.names(seat)} says {why}" for seat, why in driver.refusals.items()
         )
+        is_statistics = driver.parameters.kind == RoundKind.STATISTICS
+        if is_statistics and outcome.reason is AbortReason.TOO_FEW_MASKED:
+            reason += _UNSETTLED
         driver.log.error("aborted", reason=reason)
         # Another attempt needs promises, but a round whose shares are open and bad gets none.
         # A run that was stopped wants no attempt, but perhaps a charge back, and a silo that can
-        # promise does so at once. Without its promise a silo that has sent its exact statistics
-        # gives no others until the run is resumed.
+        # promise does so at once.
         is_lost = outcome.reason is AbortReason.BAD_DEALER
-        of_statistics = driver.parameters.kind == RoundKind.STATISTICS
-        keeps_count = self.ledger is not None or of_statistics
         if self._stop_reason is None and not is_lost:
             await driver.gather_abandons(self.deadlines.survivors_s)
-        elif keeps_count and not is_lost:
+        elif self.ledger is not None and not is_lost:
             await driver.gather_abandons(min(self.deadlines.survivors_s, _PROMISES_S))
         self._abandons += driver.server.abandons
         if self.ledger is not None:

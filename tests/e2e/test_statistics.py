@@ -45,6 +45,23 @@ def ages(number: int) -> NDArray[np.float64]:
     return drawn
 
 
+MOMENTS = """
+[run]
+name = "moments first"
+rounds = 1
+min_silos = 4
+
+[local]
+steps = 1
+learning_rate = 0.1
+
+[task]
+name = "tabular"
+target = { name = "sick", classes = ["no", "yes"] }
+features = [{ name = "age", missing = "mean" }]
+"""
+
+
 class World:
     """A federation of silos with tables, and an operator who asks."""
 
@@ -303,3 +320,24 @@ def require_verified(world: World, run: RunId, epsilon: float) -> None:
             json.loads(line)["kind"] for line in own_ledger(world, name).read_bytes().splitlines()
         ]
         assert mine == kinds
+
+
+@pytest.mark.slow  # the next run fails five times, with rests between
+@pytest.mark.timeout(400)
+def test_a_run_stopped_in_its_moments_is_resumed_before_another(tmp_path: Path) -> None:
+    """Three silos have sent theirs; until they know who was in that sum, they send no others."""
+    with begun(tmp_path, "silo-4", fault="silo.before-upload=stall:20") as world:
+        path = world.federation.home / "run.toml"
+        path.write_text(MOMENTS, encoding="utf-8")
+        run = world.operator("run", "start", "--config", str(path)).strip()
+        for name in SILOS[:3]:
+            world.silos[name].wait_for(
+                "sent", run=run, message="masked-message", timeout_s=PATIENCE_S
+            )
+        world.operator("run", "stop", run)
+        world.silos["silo-4"].end()
+        world.start("silo-4").wait_for("connected", timeout_s=PATIENCE_S)
+        refused = world.ask("describe", low=16, expect=1)
+        assert "resume that run first" in refused.stderr
+        world.operator("run", "start", "--config", str(path), "--resume", run, "--watch")
+        require_pooled(facts(world.ask("describe", low=16)), range(1, 5), low=16)
