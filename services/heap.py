@@ -1,4 +1,4 @@
-"""What a process frees goes back to the system: a coordinator's peak is what it holds, not held.
+"""What a process frees goes back to the system: its peak is what it holds, not what it held.
 
 glibc keeps freed blocks of up to 32 MB for later, in an arena for every few threads. A round's
 vectors are of that size and have no later: a model of 20 MB costs 80 to 100 MB of freed blocks.
