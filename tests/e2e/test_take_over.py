@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SILOS = tuple(f"silo-{number}" for number in range(1, 7))
 LONG_S = 90.0
+PATIENT = DEADLINES | {"registration_s": LONG_S, "mask_s": LONG_S}
 
 
 class Pair:
@@ -92,9 +93,7 @@ def pair(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     (home / "accuser_of_a_test.py").write_text(ACCUSER, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(home), *filter(None, sys.path)]))
-        with LocalFederation(
-            home=home, silos=SILOS, deadlines=DEADLINES | {"registration_s": 90.0}
-        ) as made:
+        with LocalFederation(home=home, silos=SILOS, deadlines=PATIENT) as made:
             yield Pair(made, server.make_database())
 
 
@@ -145,11 +144,10 @@ def test_a_complaint_in_an_open_attempt_is_taken_over(pair: Pair) -> None:
 def test_asked_changes_of_the_silos_are_taken_over(pair: Pair) -> None:
     """One is dismissed and one is admitted while a third trains, and the holder dies before."""
     pair.silos.pop("silo-6").end()
-    pair.start("silo-4", fault="silo.before-training@2=stall:20")
+    pair.start("silo-4", fault="silo.before-training@2=stall:45")
     second = pair.stand_by()
     run = pair.begin(rounds=100_000, silos=4)
     pair.silos["silo-4"].wait_for("training", run=run, round=2, timeout_s=LONG_S)
-    pair.start("silo-6")
     pair.operate("dismiss", run, "silo-5")
     pair.operate("admit", run, "silo-6")
     pair.holder.kill()
@@ -157,6 +155,7 @@ def test_asked_changes_of_the_silos_are_taken_over(pair: Pair) -> None:
     assert events.count("member") == 2
     assert "members" not in events, "the changes were carried out before the kill"
     pair.holder = second
+    pair.start("silo-6")
     members = second.wait_for("members", run=run, timeout_s=LONG_S)
     assert members["seats"] == [1, 2, 3, 4, 6]
     second.wait_for("committed", run=run, survivors=[1, 2, 3, 4, 6], timeout_s=LONG_S)
