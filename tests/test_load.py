@@ -24,14 +24,14 @@ def test_the_coordinator_holds_no_vectors_while_they_are_uploaded(
 ) -> None:
     """Uploads go to the disk chunk by chunk and into one sum.
 
-    A masked vector has 12 MB here, so sixteen that were held would be 192 MB. A silo uploads one
+    A masked vector has 14 MB here, so sixteen that were held would be 224 MB. A silo uploads one
     chunk of 1 MiB after the other; with its copies on the way from the wire to the disk that is
     some 4 MB a silo, whatever the vector's size, and the round's state is read meanwhile.
     """
     found = load(silos=16, rounds=1, processes=2, dim=4_000_000, home=tmp_path)
     growth = int(str(found["coordinator_upload_growth_mb"]))
     record_property("coordinator_upload_growth_mb", growth)
-    assert growth < 96, f"expected less than half of the vectors' 192 MB, got {found}"
+    assert growth < 96, f"expected less than half of the vectors' 224 MB, got {found}"
 
 
 @pytest.mark.e2e
