@@ -32,7 +32,7 @@ from fl.pipeline import (
     vector_spec,
 )
 from fl.plan import RoundKind, TrainingPlan
-from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
+from fl.ports import FloatVector, LocalTask, NamedTensors, SiloMemory, Tensor
 from fl.privacy import (
     GRID_MODES,
     UNIT_MODES,
@@ -53,7 +53,9 @@ from fl.state import (
     decode_state,
     encode_state,
     model_of,
+    personal_of,
     ranges_of,
+    seats_of,
 )
 from fl.statistics import EXACT_SUMS
 from fl.step import initial_state, next_state
@@ -68,6 +70,10 @@ from secagg.rng import Rng
 # What does not depend on the silo's data may show; whatever else fails under a privacy plan ends as
 # the zero vector plus noise, because staying away would tell (privacy.md 4.1).
 _PUBLIC_FAILURES: Final = (PlanError, RunStateError, SpecMismatchError, VariateLostError)
+
+# How many times the largest value of a silo's own initial model (or 1) a first model may have. Far
+# larger ones take no step of ordinary size: it is lost in rounding, and the model stands still.
+_MOST_AT_FIRST: Final = 64
 
 
 class RunParticipant:
@@ -118,6 +124,7 @@ class RunParticipant:
         model = task.initial_model(plan.seed)
         division = Division(*split_personal(model, plan.personal))
         self._layout = division.shared
+        self._largest = _MOST_AT_FIRST * max(1.0, _largest(model))
         first = initial_state(plan, model, ())
         self._expected = signature(first)
         self._first = first if plan.standardize else None
@@ -372,7 +379,7 @@ class RunParticipant:
                     "sides need the same version"
                 )
             return self._first
-        if self._latest is not None and self._latest[0] == state_bytes:
+        if number > 1 and self._latest is not None and self._latest[0] == state_bytes:
             return self._latest[1]
         state = decode_state(state_bytes, MAX_STATE_BYTES)
         expected = dict(self._expected)
@@ -384,8 +391,38 @@ class RunParticipant:
         check_signature(expected, signature(state))
         floating = summed(state)
         TensorLayout.of(floating).flatten(floating)
+        if number == 1:
+            self._require_first(state)
         self._latest = (state_bytes, state)
         return state
+
+    def _require_first(self, state: State) -> None:
+        """Refuse a first state whose every tensor is not what the plan begins with, but the model.
+
+        Security: whoever may choose what the server's step divides by, or a clip range, makes a
+        plan's step as small as it likes: F(S, z) is S again under another hash, which no rule
+        about equal states sees, and two sums over it differ by one silo (docs/protocol.md 8).
+
+        Raises:
+            SpecMismatchError: names the tensors.
+        """
+        model = {**model_of(state), **personal_of(state)}
+        seats = tuple(set(seats_of(state)))
+        due = initial_state(self._plan, model, seats)
+        odd = [name for name in sorted(due) if state[name].tobytes() != due[name].tobytes()]
+        if len(seats) > self._plan.max_silos:
+            odd.append(SEATS)
+        if odd:
+            raise SpecMismatchError(
+                f"the first state: {', '.join(odd)}: not what a run of this plan begins with; both "
+                "sides need the same version, and a run that goes on keeps its id"
+            )
+        if _largest(model) > self._largest:
+            raise SpecMismatchError(
+                f"the first state: expected a model without values beyond {_MOST_AT_FIRST} times "
+                "the largest of this silo's own initial one (or of 1): steps would be lost in "
+                "rounding"
+            )
 
     def _spec(self, number: int) -> VectorSpec:
         """Return the vector's spec as this silo computes it, for any round but a refresh."""
@@ -438,3 +475,8 @@ class RunParticipant:
 
     def _is_kept(self, number: int, released: Decoded, survivors: tuple[int, ...]) -> bool:
         return self._seat in survivors and self._keeps(number, released.bulk)
+
+
+def _largest(model: NamedTensors) -> float:
+    """Return the largest magnitude among floating tensors, 0 if there are none."""
+    return max((float(np.abs(t).max()) for t in summed(model).values() if t.size), default=0.0)

@@ -294,7 +294,7 @@ def test_no_more_training_rounds_than_the_plan_has(silos: Silos) -> None:
     state = decode_state(silos.request().state, 10**6)
     state[TRAINED] = np.array(6)
     with pytest.raises(SpecMismatchError, match="6 training rounds are done"):
-        silos.participants[1].contribute(silos.parameters(), encode_state(state))
+        silos.participants[1].contribute(silos.parameters(round=2), encode_state(state))
 
 
 class Diverging(LeastSquaresTask):
