@@ -4,6 +4,7 @@ import fcntl
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -152,7 +153,7 @@ class TestDpa11:
         """Budget for 3, two processes want 2 each, started together: 3 granted (DPA-11)."""
         three = enforced_epsilon([GaussianEvent(z=2.4, count=3)], 1e-5 * (1 - RESERVE)).eps
         context = multiprocessing.get_context("fork")
-        for repeat in range(5):
+        for repeat in range(50):
             path = tmp_path / f"ledger-{repeat}"
             opened(replace(ACCOUNT, epsilon=three * 1.001), FileLedgerStore(path))
             barrier, granted = context.Barrier(2), context.Queue()
@@ -167,6 +168,24 @@ class TestDpa11:
                 worker.join()
             assert total == 3
             assert len(Budget(Ledger(FileLedgerStore(path)), SILO).charges) == 3
+
+    def test_a_process_killed_between_check_and_write_has_spent_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        """Or after the write: all of it. Either way the next one goes on where the file ends."""
+        three = enforced_epsilon([GaussianEvent(z=2.4, count=3)], 1e-5 * (1 - RESERVE)).eps
+        context = multiprocessing.get_context("fork")
+        for place, (store, spent) in enumerate(((_KilledBefore, 0), (_KilledAfter, 1))):
+            path = tmp_path / f"ledger-{place}"
+            opened(replace(ACCOUNT, epsilon=three * 1.001), FileLedgerStore(path))
+            worker = context.Process(target=_grants, args=(store(path), 1))
+            worker.start()
+            worker.join(60)
+            assert worker.exitcode == -signal.SIGKILL
+            budget = Budget(Ledger(FileLedgerStore(path)), SILO)
+            assert [charge.round for charge in budget.charges] == [1] * spent
+            assert budget.rounds_left(intent(2)) == 3 - spent
+            assert _grants(FileLedgerStore(path), 2) == 2
 
     def test_fifty_races_of_threads_never_overspend(self) -> None:
         """The same within one process, 50 repeats."""
@@ -203,6 +222,21 @@ class _BrokenStore(MemoryLedgerStore):
     def append(self, line: bytes, *, expected_lines: int) -> None:  # noqa: ARG002 # the port's
         self.tries += 1
         raise LedgerConflictError("always")
+
+
+class _KilledBefore(FileLedgerStore):
+    """The process dies when the check is done and the line is not yet written."""
+
+    def append(self, line: bytes, *, expected_lines: int) -> None:  # noqa: ARG002 # the port's
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _KilledAfter(FileLedgerStore):
+    """It dies when the line is on disk."""
+
+    def append(self, line: bytes, *, expected_lines: int) -> None:
+        super().append(line, expected_lines=expected_lines)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _grants(store: LedgerStore, first: int) -> int:

@@ -1,5 +1,6 @@
 """Local DP-SGD: per-sample gradients, public denominators, empty batches, unsafe modules."""
 
+import gc
 import itertools
 import math
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ from dp.plan import (
 )
 from dp.rng import NoiseStream, ReplayStream
 from dp.testing import CountingSource
-from dp.unit_data import Meter, UnitData
+from dp.unit_data import Meter, UnitData, sampled
 from tests.dp.rows import Rows, records, small_model
 
 STEP = 2.0**-12
@@ -523,16 +524,27 @@ def test_gradients_are_used_once() -> None:
         optimizer.add_noise()
 
 
-def test_opa_07_a_frozen_weight_stays_and_memory_is_flat() -> None:
-    """OPA-07: weight frozen, bias trainable, 50 Poisson steps; nothing piles up."""
+def test_opa_07_a_frozen_weight_stays_and_memory_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPA-07: weight frozen, bias trainable, 50 Poisson steps; as many tensors at 10 as at 50."""
     torch.manual_seed(0)
     first = nn.Linear(3, 4)
     first.weight.requires_grad = False
     model = nn.Sequential(first, nn.Tanh(), nn.Linear(4, 2))
     frozen = first.weight.detach().clone()
     used = plan(Mode.ISRL, dimension=14, q=0.3, local_steps=50)
+    steps, alive = itertools.count(1), []
+
+    def counted(*arguments: Any) -> Any:
+        if next(steps) in {10, 50}:
+            gc.collect()
+            alive.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+        return sampled(*arguments)
+
+    monkeypatch.setattr(local_sgd, "sampled", counted)
     run = run_isrl(model, records(), used)
     assert run.steps == 50
+    assert len(alive) == 2
+    assert alive[0] == alive[1]
     assert run.failures == 0
     assert torch.equal(first.weight, frozen)
     assert not any(getattr(part, "activations", None) for part in model.modules())

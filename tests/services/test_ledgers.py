@@ -89,7 +89,7 @@ def test_a_round_is_charged_before_it_is_trained_and_once(tmp_path: Path) -> Non
 
 
 def test_two_runs_at_once_cannot_overspend(tmp_path: Path) -> None:
-    """Two processes on one data set: of two charges that fit only alone, one is refused."""
+    """Two runs' threads on one data set: of two charges that fit only alone, one is refused."""
     coordinator = Coordinator(tmp_path / "run")
     both = [silo(tmp_path / "silo", settings=budget(epsilon=2.5)) for _ in range(2)]
     for one in both:
@@ -643,8 +643,8 @@ def test_a_budget_of_ten_ends_after_23_rounds(tmp_path: Path) -> None:
     assert mine.rounds_left(intent) == 23
 
 
-def test_two_processes_are_granted_what_one_ledger_allows(tmp_path: Path) -> None:
-    """DPA-11: budget for 3, two processes want 2 each, started together, again and again."""
+def test_two_threads_are_granted_what_one_ledger_allows(tmp_path: Path) -> None:
+    """DPA-11: budget for 3, two runs want 2 each, started together (processes: tests/dp)."""
     three = [GaussianEvent(z=2.0, count=3)]
     limit = Filter(kind=FilterKind.GDP, delta=1e-5).epsilon(three) * 1.0001
     for repeat in range(8):

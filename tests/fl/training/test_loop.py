@@ -115,7 +115,11 @@ def test_a_zero_correction_changes_nothing_at_all() -> None:
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 0), (6, 4), (7, 10), (5, 99), (11, 1)])
 def test_k_counts_executed_steps_whatever_the_batches(steps: int, batch: int) -> None:
-    """SCA-04: neither passes nor examples; a plan's K is what is executed and reported."""
+    """SCA-04: neither passes nor examples; a plan's K is what is executed and reported.
+
+    Of that case, batches that are dropped (`drop_last`), gradients accumulated over batches, and
+    steps that mixed precision's scaler skips have no counterpart: the loop has none of them.
+    """
     examples = Counting()
     result = trained(steps=steps, batch=batch, examples=examples)
     assert result.steps == steps == len(examples.asked)
