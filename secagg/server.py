@@ -526,6 +526,7 @@ class ServerRound:
         return [
             Broadcast(seats=self._intake.u2, message=notice),
             *self._set_deadline(now),
+            *self._close_if_complete(now),  # all of U2 may have been lost while it was made
         ]
 
     def _close_mask(self, now: float) -> list[ServerEffect]:

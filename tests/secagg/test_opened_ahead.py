@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from secagg.chain import Standpoint
+from secagg.effects import Aborted, AbortReason
 from secagg.errors import ModelMismatchError
 from secagg.messages import model_hash
 from secagg.parameters import RoundParameters, VectorSpec, bulk
@@ -61,3 +62,16 @@ def test_the_required_state_may_be_learnt_after_the_opening() -> None:
     assert isinstance(harness.outcome.silo_errors[3], ModelMismatchError)
     assert harness.outcome.aggregate is not None
     assert harness.outcome.aggregate.survivors == (1, 2, 4, 5)
+
+
+def test_nobody_waits_for_masks_when_all_are_lost_before_the_state_is_there() -> None:
+    """Each was awaited until its refusal; the last state's word took longer than theirs."""
+    harness = _harness()
+    harness._carry_out(harness.server.start(0.0))
+    harness._drive()
+    for seat in harness.silos:
+        harness._carry_out(harness.server.lost(seat, 0.0))
+    assert harness.server.phase is Phase.MASK
+    effects = harness.server.set_state(0.0)
+    ended = [effect for effect in effects if isinstance(effect, Aborted)]
+    assert [one.reason for one in ended] == [AbortReason.TOO_FEW_MASKED]
