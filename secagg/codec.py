@@ -178,6 +178,30 @@ class Record:
         return cls(**{name: codec.read(value) for (name, codec), value in pairs})
 
 
+class KeptRecord(Record):
+    """A record that remembers the bytes it was read from, where many are passed on unchanged.
+
+    They are what `encode` would make anew: no other bytes are decoded.
+    """
+
+    __slots__ = ("_received",)
+    _received: bytes
+
+    def encode(self) -> bytes:
+        """As every record's."""
+        try:
+            return self._received
+        except AttributeError:  # it was made here, or is a changed copy
+            return super().encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """As every record's."""
+        record = super().decode(data)
+        object.__setattr__(record, "_received", data)  # a frozen record's only change
+        return record
+
+
 _CODECS: Final[dict[type[Record], dict[str, Codec[Any]]]] = {}
 
 

@@ -10,6 +10,7 @@ from secagg.codec import (
     SIGNATURE,
     TEXT,
     U32,
+    KeptRecord,
     Record,
     blob,
     fixed,
@@ -83,7 +84,7 @@ class KemBox(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBox(Record):
+class ShareBox(KeptRecord):
     """What a dealer sends to one holder: the sealed shares and the commitments to them.
 
     Its bytes are the leaf under the dealer's share root. The dealer's own entry has an empty

@@ -197,7 +197,7 @@ def _reading(
 
 def _record_decoder(kind: type[Record]) -> Decoder:
     return _reading(
-        lambda data: kind.decode(data).encode(),
+        lambda data: Record.encode(kind.decode(data)),  # anew, not as it was read
         MalformedMessageError,
         OversizeError,
         ParameterError,
