@@ -1,23 +1,15 @@
 """The calls over real mTLS: who may call what, what crosses the wire, and how errors come back."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import grpc.aio
 import pytest
 
 from fl.errors import DataError
 from secagg.errors import ForgedSumError, NonFiniteError
-from secagg.ids import RunId
-from secagg.roster import Roster
-from services.clock import utc_now
 from services.errors import (
-    AddressInUseError,
     ConfigError,
     ConflictError,
     InternalError,
@@ -32,244 +24,44 @@ from services.errors import (
     UnavailableError,
     VersionError,
 )
-from services.security.credentials import (
-    SERVER_OPTIONS,
-    bind,
-    load_credentials,
-    open_channel,
-    server_credentials,
-    split_address,
-)
 from services.security.identity import Peer, Role
-from services.security.probe import probe
-from services.testing import COORDINATOR, OPERATOR, LocalFederation, make_federation
+from services.testing import OPERATOR, LocalFederation
 from services.wire.calls import (
     CHUNK_BYTES,
-    PROTOCOL_VERSION,
     Chunk,
-    Hello,
     MemberChange,
     NextCall,
     NextReply,
     ProtocolEnvelope,
     RunState,
     RunStatus,
-    RunSummary,
-    ShowReply,
     StartCall,
     SubmitCall,
-    VectorId,
     WatchReply,
 )
 from services.wire.clients import AggregationClient, RunClient
-from services.wire.servicers import CALLS_AT_ONCE, add_services
+from services.wire.servicers import CALLS_AT_ONCE
 from services.wire.status import error_of
 from services.wire.v1 import aggregation_service_pb2 as agg
 from services.wire.v1 import aggregation_service_pb2_grpc as agg_grpc
 from services.wire.v1 import vector_pb2
-
-NOW = utc_now()
-RUN = RunId(bytes(range(16)))
-INCARNATION = b"incarnation-of-1"
-VECTOR = VectorId(run=RUN, round=3, attempt=1, name="masked")
-HELLO = Hello(
-    protocol_version=PROTOCOL_VERSION,
-    software_version="0.1.0",
-    roster_version=4,
-    roster_digest=bytes(32),
-    incarnation=bytes(16),
+from tests.services.recorder import (
+    HELLO,
+    INCARNATION,
+    NOW,
+    RUN,
+    SUMMARY,
+    VECTOR,
+    Coordinator,
+    serve,
+    two_silos,
 )
-SUMMARY = RunSummary(
-    run=RUN,
-    name="first",
-    algorithm="fedavg",
-    state=RunState.RUNNING,
-    reason="",
-    rounds_done=1,
-    rounds_total=3,
-    created_unix_s=1_800_000_000.5,
-)
-
-
-@dataclass
-class Recorder:
-    """Answers every call and remembers who made it; `error` is raised instead if set."""
-
-    error: Exception | None = None
-    is_replaced: bool = False
-    seen: list[tuple[str, Peer]] = field(default_factory=list)
-    chunks: dict[int, bytes] = field(default_factory=dict)
-    one_waits: asyncio.Event = field(default_factory=asyncio.Event)
-    all_wait: asyncio.Event = field(default_factory=asyncio.Event)
-    release: asyncio.Event = field(default_factory=asyncio.Event)
-    submit_waits: asyncio.Event = field(default_factory=asyncio.Event)
-    poll_ended: asyncio.Event = field(default_factory=asyncio.Event)
-    submit_ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def _note(self, call: str, peer: Peer) -> None:
-        self.seen.append((call, peer))
-        if self.error is not None:
-            raise self.error
-
-    async def hello(self, peer: Peer, hello: Hello, /) -> Hello:
-        self._note("hello", peer)
-        return replace(hello, signed_roster=b"roster")
-
-    async def next(self, peer: Peer, call: NextCall, /) -> NextReply:
-        self._note("next", peer)
-        if call.wait_s:
-            self.one_waits.set()
-            if len(self.seen) == 60:
-                self.all_wait.set()
-            try:
-                await self.release.wait()
-            finally:
-                self.poll_ended.set()
-        envelope = ProtocolEnvelope(run=RUN, round=1, attempt=0, message=b"m")
-        return NextReply(sequence=1, incarnation=bytes(16), envelope=envelope)
-
-    def fence(self, peer: Peer, incarnation: bytes, /) -> None:
-        assert incarnation == (INCARNATION if peer.role is Role.SILO else b"")
-        if self.is_replaced:
-            raise NotAllowedError("replaced", remote_code="FENCED")
-
-    async def renew(self, peer: Peer, not_after: datetime, /) -> bytes:
-        self._note("renew", peer)
-        return f"{peer.name} until {not_after:%Y-%m-%d}".encode()
-
-    async def submit(self, peer: Peer, call: SubmitCall, /) -> None:
-        self._note("submit", peer)
-        assert call.message in {b"message", b"slow"}
-        if call.message == b"slow":
-            self.submit_waits.set()
-            try:
-                await self.release.wait()
-                self._note("submitted", peer)
-            finally:
-                self.submit_ended.set()
-
-    async def put_chunk(self, peer: Peer, chunk: Chunk, /) -> int:
-        self._note("put", peer)
-        self.chunks[chunk.index] = chunk.data
-        return len(self.chunks)
-
-    async def get_chunk(self, peer: Peer, vector: VectorId, index: int, /) -> Chunk:
-        self._note("get", peer)
-        return Chunk(vector=vector, index=index, count=2, data=self.chunks[index])
-
-    async def start_run(self, peer: Peer, call: StartCall, /) -> RunSummary:
-        self._note("start", peer)
-        return replace(SUMMARY, run=call.run)
-
-    async def watch_run(
-        self, peer: Peer, run: RunId, after_revision: int, wait_s: float, after_round: int, /
-    ) -> WatchReply:
-        self._note("watch", peer)
-        assert (run, after_round) == (RUN, 2)
-        return WatchReply(revision=after_revision + int(wait_s), status=RunStatus(summary=SUMMARY))
-
-    async def list_runs(self, peer: Peer, /) -> tuple[RunSummary, ...]:
-        self._note("list", peer)
-        return (SUMMARY, SUMMARY)
-
-    async def show_run(self, peer: Peer, run: RunId, /) -> ShowReply:
-        self._note("show", peer)
-        return ShowReply(status=RunStatus(summary=replace(SUMMARY, run=run)), config=b"[run]")
-
-    async def stop_run(self, peer: Peer, run: RunId, reason: str, /) -> RunSummary:
-        self._note("stop", peer)
-        return replace(SUMMARY, run=run, state=RunState.STOPPED, reason=reason)
-
-    async def change_member(
-        self, peer: Peer, run: RunId, silo: str, change: MemberChange, /
-    ) -> RunSummary:
-        self._note("change", peer)
-        return replace(SUMMARY, run=run, reason=f"{change} {silo}")
-
-    async def fetch_model(self, peer: Peer, run: RunId, index: int, /) -> Chunk:
-        self._note("fetch", peer)
-        vector = VectorId(run=run, round=1, attempt=0, name="model")
-        return Chunk(vector=vector, index=index, count=9, data=b"model")
-
-
-@dataclass
-class Coordinator:
-    """A served recorder."""
-
-    federation: LocalFederation
-    recorder: Recorder
-    roster: Roster
-    address: str = ""
-    now: datetime = NOW
-    unexpected: list[tuple[Exception, str]] = field(default_factory=list)
-    answered: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def port(self) -> int:
-        return split_address(self.address)[1]
-
-    @asynccontextmanager
-    async def channel(
-        self, name: str, role: Role, *, host: str = "localhost", proxy: bool = False
-    ) -> AsyncIterator[grpc.aio.Channel]:
-        credentials = self.federation.credentials(name, role)
-        channel = open_channel(f"{host}:{self.port}", credentials, proxy=proxy)
-        try:
-            yield channel
-        finally:
-            await channel.close()
-
-    @asynccontextmanager
-    async def silo(self, name: str = "a") -> AsyncIterator[AggregationClient]:
-        async with self.channel(name, Role.SILO) as channel:
-            yield AggregationClient(channel, target=self.address, incarnation=INCARNATION)
-
-    @asynccontextmanager
-    async def operator(self) -> AsyncIterator[RunClient]:
-        async with self.channel(OPERATOR, Role.OPERATOR) as channel:
-            yield RunClient(channel, target=self.address)
-
-
-Session = Callable[[Coordinator], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> LocalFederation:
-    """A federation of two silos."""
-    return make_federation(tmp_path_factory.mktemp("federation"), silos=["a", "b"], now=NOW)
-
-
-def serve(
-    federation: LocalFederation,
-    session: Session,
-    *,
-    listen: str = "127.0.0.1:0",
-    error: Exception | None = None,
-) -> Coordinator:
-    """Run a session against a served recorder, and return it."""
-
-    async def run() -> Coordinator:
-        coordinator = Coordinator(federation, Recorder(error=error), federation.roster())
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        add_services(
-            server,
-            aggregation=coordinator.recorder,
-            runs=coordinator.recorder,
-            roster=lambda: coordinator.roster,
-            unexpected=lambda fault, call: coordinator.unexpected.append((fault, call)),
-            answered=lambda call, code: coordinator.answered.append((call, code)),
-            now=lambda: coordinator.now,
-        )
-        credentials = server_credentials(federation.folder(COORDINATOR))
-        coordinator.address = bind(server, listen, credentials)
-        await server.start()
-        try:
-            await session(coordinator)
-        finally:
-            await server.stop(0)
-        return coordinator
-
-    return asyncio.run(run())
+    """Of two silos."""
+    return two_silos(tmp_path_factory.mktemp("federation"))
 
 
 def test_a_silo_is_known_by_its_certificate(federation: LocalFederation) -> None:
@@ -636,118 +428,3 @@ def test_a_call_is_carried_out_though_its_caller_is_killed(federation: LocalFede
     served = serve(federation, session)
     assert [call for call, _ in served.recorder.seen] == ["submit", "next", "submitted"]
     assert served.answered == []
-
-
-def test_a_coordinator_that_is_down_is_unavailable(federation: LocalFederation) -> None:
-    """The error names the address; the probe tells the cause."""
-
-    async def session() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            target = f"127.0.0.1:{server.getsockname()[1]}"
-        channel = open_channel(target, federation.credentials("a", Role.SILO))
-        with pytest.raises(UnavailableError, match=f"{target} cannot be reached"):
-            await AggregationClient(channel, target=target).hello(HELLO)
-        await channel.close()
-
-    asyncio.run(session())
-
-
-@pytest.mark.parametrize("variable", ["http_proxy", "https_proxy"])
-def test_the_environments_proxy_counts_only_where_asked_for(
-    federation: LocalFederation, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    """Company machines set it for everything, loopback included (bug case NET-05)."""
-    monkeypatch.setenv(variable, "http://127.0.0.1:9")
-
-    async def session(coordinator: Coordinator) -> None:
-        async with coordinator.silo() as silo:
-            await silo.hello(HELLO)
-        async with coordinator.channel("a", Role.SILO, proxy=True) as channel:
-            with pytest.raises(UnavailableError):
-                await AggregationClient(channel, target="c").hello(HELLO)
-
-    assert len(serve(federation, session).recorder.seen) == 1
-
-
-def has_ipv6() -> bool:
-    """Whether this machine has an IPv6 loopback."""
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("listen", "dialed"),
-    [
-        ("127.0.0.1:0", ("127.0.0.1", "localhost")),
-        ("0.0.0.0:0", ("127.0.0.1", "localhost")),
-        ("localhost:0", ("localhost",)),
-        ("[::]:0", ("127.0.0.1", "localhost", "[::1]")),
-    ],
-)
-def test_each_way_to_listen_can_be_dialed(
-    federation: LocalFederation, listen: str, dialed: tuple[str, ...]
-) -> None:
-    """Whatever the family; the returned address has the real port (bug case NET-06)."""
-
-    async def session(coordinator: Coordinator) -> None:
-        assert coordinator.port > 0
-        for host in dialed:
-            if host == "[::1]" and not has_ipv6():
-                continue
-            async with coordinator.channel("a", Role.SILO, host=host) as channel:
-                await AggregationClient(channel, target=host).hello(HELLO)
-
-    serve(federation, session, listen=listen)
-
-
-def test_a_taken_port_is_an_error(federation: LocalFederation) -> None:
-    """Taken by anything, or by a coordinator: never do two share one port (bug case NET-09)."""
-
-    async def session(coordinator: Coordinator) -> None:
-        second = grpc.aio.server(options=SERVER_OPTIONS)
-        credentials = server_credentials(federation.folder(COORDINATOR))
-        with pytest.raises(AddressInUseError, match=f"address in use: port {coordinator.port}"):
-            bind(second, coordinator.address, credentials)
-        with pytest.raises(
-            AddressInUseError, match=r"cannot listen on 192.0.2.1:8443: Cannot assign"
-        ):
-            bind(second, "192.0.2.1:8443", credentials)
-        with pytest.raises(ConfigError, match="expected an address"):
-            bind(second, "8443", credentials)
-        await second.stop(0)
-
-    serve(federation, session)
-
-
-def test_a_renewed_certificate_is_picked_up_without_a_restart(tmp_path: Path) -> None:
-    """The next handshake shows it; files in a bad state leave the last good one in use."""
-    federation = make_federation(tmp_path, silos=["a"], now=NOW)
-
-    async def session(coordinator: Coordinator) -> None:
-        silo = federation.credentials("a", Role.SILO)
-        target = f"localhost:{coordinator.port}"
-        before = await asyncio.to_thread(probe, target, silo, now=NOW)
-        later = NOW + timedelta(minutes=3)
-        federation.issue(COORDINATOR, Role.COORDINATOR, now=later)
-        after = await asyncio.to_thread(probe, target, silo, now=NOW)
-        assert after.not_after - before.not_after == timedelta(minutes=3)
-        (federation.folder(COORDINATOR) / "tls.pem").unlink()
-        assert await asyncio.to_thread(probe, target, silo, now=NOW) == after
-        async with coordinator.silo() as client:
-            await client.hello(HELLO)
-
-    serve(federation, session)
-
-
-def test_credentials_are_complete_for_every_holder(federation: LocalFederation) -> None:
-    """The helper for tests and demo makes what the real commands need."""
-    for name, role in (
-        ("a", Role.SILO),
-        (COORDINATOR, Role.COORDINATOR),
-        (OPERATOR, Role.OPERATOR),
-    ):
-        assert load_credentials(federation.folder(name), role=role, now=NOW).identity.name == name
-    assert [seat.silo.name for seat in federation.roster().seats] == ["a", "b"]
