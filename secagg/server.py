@@ -6,12 +6,11 @@ before it relays. Too few silos at a phase's end is an outcome (`Aborted`), not 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from secagg import canonical, messages
+from secagg import messages
 from secagg.auditors import ServerAudit
 from secagg.blame import Suspect, suspects
 from secagg.codec import MAX_RECORD_BYTES
@@ -43,6 +42,7 @@ from secagg.parameters import MODE_MALICIOUS, RoundParameters
 from secagg.phases import SERVER_HEARS, Phase, Step, advance, require_heard
 from secagg.ports import VectorStore
 from secagg.recompute import THE_SUM, Claim
+from secagg.repeats import agreeing
 from secagg.ring import IntVector
 from secagg.roster import Roster
 from secagg.transcript import public_coins, transcript_digest
@@ -174,11 +174,11 @@ class ServerRound:
             raise RosterError(
                 f"seat {seat} sent a message in the name of seat {message.seat}", silo=seat
             )
-        if not isinstance(message, messages.AuditorMessage) and self._intake.has(message):
-            return []
-        require_heard(SERVER_HEARS, self.phase, message)
         if isinstance(message, messages.AuditorMessage):
             return self._recompute(message, now)
+        if self._intake.has(message):
+            return []
+        require_heard(SERVER_HEARS, self.phase, message)
         self._intake.take(message)
         return self._after(message, now)
 
@@ -195,7 +195,8 @@ class ServerRound:
 
     def _disclose(self, now: float) -> list[ServerEffect]:
         audit = self._audit
-        if audit is None or audit.is_disclosed:
+        assert audit is not None  # else there is no deadline, and nothing that could be complete
+        if audit.is_disclosed:
             self._audit = None  # the time for requests is over
             self.deadline = None
             return [DeadlineSet(at=None)]
@@ -498,7 +499,7 @@ class ServerRound:
             return short
         self.phase = advance(self.phase, Step.SHARED)
         deliveries = {
-            dealer: _deliveries(self._intake.shares[dealer], self._intake.trees[dealer])
+            dealer: self._intake.shares[dealer].deliveries(self._intake.trees[dealer])
             for dealer in u2
         }
         roots = self._intake.share_roots
@@ -535,9 +536,10 @@ class ServerRound:
         if short:
             return short
         liars = self._proven_liars()
-        agreed = self._agreeing(u3, liars.keys())
+        priors = {seat: self._intake.masked[seat].prior for seat in u3}
+        agreed = agreeing(priors, liars=liars.keys(), may_sum=self._may_sum)
         if not agreed:
-            stale = [seat for seat in u3 if self._intake.masked[seat].prior]
+            stale = [seat for seat in u3 if priors[seat]]
             return self._abort(
                 AbortReason.REPEAT,
                 f"seats {stale} were in a sum over this state with other survivors; ask the same "
@@ -566,27 +568,10 @@ class ServerRound:
             if may_lift(case, kind=kind, model_hash=model_hash, roster=self._roster)
         }
 
-    def _agreeing(self, u3: tuple[int, ...], liars: AbstractSet[int]) -> tuple[int, ...]:
-        """The uploads to sum so that no silo's prior contradicts (SA1 spec 2.5 v).
-
-        All of them; else exactly the survivors that a prior names, without proven liars, for then
-        the same sum is opened again; else those without a prior, so that one made-up prior does not
-        void the round.
-        """
-        named = {seat: set(self._intake.masked[seat].prior) for seat in u3}
-        priors = {tuple(sorted(prior - liars)) for prior in named.values() if prior}
-        fresh = tuple(seat for seat in u3 if not named[seat])
-        for chosen in (u3, *sorted(priors, key=len, reverse=True), fresh):
-            agree = all(seat in named and self._fits(named[seat], chosen, liars) for seat in chosen)
-            enough = len(chosen) >= self.parameters.floor(len(self._intake.advertises))
-            if agree and enough and self._roster.organizations(chosen) >= self.parameters.n_orgs:
-                return chosen
-        return ()
-
-    @staticmethod
-    def _fits(prior: set[int], chosen: tuple[int, ...], liars: AbstractSet[int]) -> bool:
-        """Whether a silo with this prior signs these survivors."""
-        return not prior or (prior >= set(chosen) and prior - set(chosen) <= liars)
+    def _may_sum(self, seats: tuple[int, ...]) -> bool:
+        """Whether they are enough, and of enough organizations."""
+        enough = len(seats) >= self.parameters.floor(len(self._intake.advertises))
+        return enough and self._roster.organizations(seats) >= self.parameters.n_orgs
 
     def _close_survivors(self, now: float) -> list[ServerEffect]:
         if not self._is_enough:
@@ -657,19 +642,3 @@ class ServerRound:
             Aborted(reason=reason, detail=detail, missing=missing, suspects=self.suspects)
         )
         return effects
-
-
-def _deliveries(share: messages.Share, tree: canonical.MerkleTree) -> dict[int, messages.Delivery]:
-    """What each holder gets of one dealer's shares, from the Merkle tree over its boxes."""
-    return {
-        box.holder: messages.Delivery(
-            dealer=share.seat,
-            box=box,
-            path=tree.path(place),
-            boxes_root=tree.root,
-            commitment_b=share.commitment_b,
-            commitment_k=share.commitment_k,
-            signature=share.signature,
-        )
-        for place, box in enumerate(share.boxes)
-    }

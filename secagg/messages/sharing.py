@@ -134,6 +134,21 @@ class Share(SignedMessage):
         """The Merkle tree over the boxes; a server keeps it, for all holders' paths."""
         return canonical.MerkleTree.of([box.encode() for box in self.boxes])
 
+    def deliveries(self, tree: canonical.MerkleTree) -> "dict[int, Delivery]":
+        """What each holder gets of these shares; `tree` is the one over the boxes."""
+        return {
+            box.holder: Delivery(
+                dealer=self.seat,
+                box=box,
+                path=tree.path(place),
+                boxes_root=tree.root,
+                commitment_b=self.commitment_b,
+                commitment_k=self.commitment_k,
+                signature=self.signature,
+            )
+            for place, box in enumerate(self.boxes)
+        }
+
     @property
     def boxes_root(self) -> bytes:
         """Merkle root over the boxes."""

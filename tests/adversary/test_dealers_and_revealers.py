@@ -20,6 +20,7 @@ from secagg.secretbytes import Secret
 from secagg.shamir import FIELD_PRIME
 from secagg.testing import Outcome, RoundHarness, make_federation, make_parameters
 from tests.adversary.stage import random_inputs, small_spec
+from tests.adversary.watched import Watch
 
 pytestmark = pytest.mark.adversary
 
@@ -37,7 +38,10 @@ def _round(**script: Any) -> tuple[RoundHarness, Outcome]:
         train=lambda seat, _parameters, _state: INPUTS[seat],
         **script,
     )
-    return harness, harness.run()
+    watch = Watch(harness, LIAR)
+    outcome = harness.run()
+    watch.assert_hidden(INPUTS)  # whatever the liar does
+    return harness, outcome
 
 
 def _finds(evidence: tuple[Evidence, ...], kind: EvidenceKind, accused: int) -> str:

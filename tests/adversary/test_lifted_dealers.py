@@ -471,3 +471,17 @@ def test_more_cases_than_a_message_holds(crowd: str) -> None:
     _, outcome = _play(2, histories, cohort=HONEST, cases=cases)
     assert outcome.aborted is not None
     assert outcome.aborted.reason is AbortReason.REPEAT
+
+
+@pytest.mark.parametrize(("over", "shown"), [(0, True), (1, False)])
+def test_cases_fill_half_a_message(over: int, shown: bool) -> None:
+    """The last byte of it, too; what is shown is then judged, and this one holds too much."""
+    histories: dict[int, SiloHistory] = {}
+    harness, _ = _play(1, histories, LIAR)
+    (case,) = harness.server.evidence
+    fill = MAX_RECORD_BYTES // 2 - len(replace(case, statements=(b"", *case.statements)).encode())
+    cases = (replace(case, statements=(bytes(fill + over), *case.statements)),)
+    _, outcome = _play(2, histories, cohort=HONEST, cases=cases)
+    assert outcome.aborted is not None
+    wanted = AbortReason.TOO_FEW_SIGNED if shown else AbortReason.REPEAT
+    assert outcome.aborted.reason is wanted

@@ -19,6 +19,7 @@ from secagg.testing import (
     make_parameters,
     make_succession,
 )
+from tests.adversary.watched import Watch
 
 FEDERATION = make_federation(5)
 SPEC = VectorSpec(segments=(bulk("update", 2, value_bits=16, n_max=5),))
@@ -70,24 +71,38 @@ def test_a_sum_over_fewer_silos_than_before_is_not_opened() -> None:
     assert again.aborted.reason is AbortReason.REPEAT
 
 
-def test_a_made_up_prior_costs_its_author_and_nobody_else() -> None:
-    """The liar's own upload stays out; the round goes on."""
+def _one_lies(**changes: object) -> Outcome:
+    """Silo 3 names survivors that never were."""
 
     def lie(seat: int, message: Message) -> Message:
         if seat != 3 or not isinstance(message, MaskedInput):
             return message
         return messages.signed(replace(message, prior=(1, 2, 3)), FEDERATION.identities[3])
 
-    outcome = RoundHarness(
-        federation=FEDERATION,
-        parameters=make_parameters(FEDERATION.roster, SPEC),
-        state=b"state",
-        train=_train,
-        to_server=lie,
-    ).run()
+    parameters = make_parameters(FEDERATION.roster, SPEC, **changes)
+    harness = RoundHarness(
+        federation=FEDERATION, parameters=parameters, state=b"state", train=_train, to_server=lie
+    )
+    watch = Watch(harness, 3)
+    outcome = harness.run()
+    watch.assert_hidden({seat: _train(seat, parameters, b"state") for seat in range(1, 6)})
+    return outcome
+
+
+def test_a_made_up_prior_costs_its_author_and_nobody_else() -> None:
+    """The liar's own upload stays out; the round goes on over four silos of four organizations."""
+    outcome = _one_lies(n_orgs=4)
     assert outcome.aggregate is not None
     assert outcome.aggregate.survivors == (1, 2, 4, 5)
     assert outcome.aggregate.values["update"].tolist() == [_total(1, 2, 4, 5)] * 2
+
+
+def test_without_its_author_the_sum_may_be_of_too_few_organizations() -> None:
+    """Then nobody is asked to sign what everybody would refuse."""
+    outcome = _one_lies(n_orgs=5)
+    assert outcome.silo_errors == {}
+    assert outcome.aborted is not None
+    assert outcome.aborted.reason is AbortReason.REPEAT
 
 
 def _slow_unmask(late: set[int]) -> tuple[RoundHarness, list[tuple[int, Message]]]:

@@ -23,6 +23,7 @@ from secagg.messages import MASKED, Late, MaskedInput, Message
 from secagg.phases import Phase
 from secagg.testing import MemoryStore, RoundHarness, make_federation, make_parameters
 from tests.adversary.stage import random_inputs, small_spec
+from tests.adversary.watched import Watch
 
 pytestmark = pytest.mark.adversary
 
@@ -39,6 +40,7 @@ class Pending:
     harness: RoundHarness
     upload: MaskedInput
     chunks: MemoryStore
+    watch: Watch
 
     def server_store(self) -> MemoryStore:
         """Where the uploads go."""
@@ -77,25 +79,27 @@ def _pending_with(*silent: int) -> Pending:
         train=lambda seat, _parameters, _state: INPUTS[seat],
         to_server=withhold,
     )
+    watch = Watch(harness, LIAR)
     # Run until nothing moves, but let no deadline pass.
     harness._carry_out(harness.server.start(0.0) + harness.server.set_state(0.0))
     while harness._deliver_one():
         pass
     assert harness.server.phase is Phase.MASK
     assert harness.server.awaited() == silent
-    return Pending(harness, kept[LIAR], harness.stores[LIAR])
+    return Pending(harness, kept[LIAR], harness.stores[LIAR], watch)
 
 
 def _finish(pending: Pending) -> None:
-    """Go on to the end, by deadlines where somebody is missing."""
+    """Go on to the end, by deadlines where somebody is missing; nothing is to be seen then."""
     harness = pending.harness
     while True:
         if harness._deliver_one():
             continue
         if harness.server.deadline is None:
-            return
+            break
         harness._now = harness.server.deadline
         harness._carry_out(harness.server.expire(harness._now))
+    pending.watch.assert_hidden(INPUTS)
 
 
 def _assert_sum(pending: Pending, *seats: int) -> None:

@@ -11,7 +11,9 @@ from secagg.messages import Opening, ShareKind
 from secagg.policy import SiloPolicy
 from secagg.secretbytes import Secret
 from secagg.silo import SiloRound
-from tests.adversary.stage import Stage
+from secagg.testing import RoundHarness, make_federation, make_parameters
+from tests.adversary.stage import Stage, random_inputs, small_spec
+from tests.adversary.watched import Watch
 
 pytestmark = pytest.mark.adversary
 
@@ -180,3 +182,21 @@ def test_an_announced_sum_is_searched() -> None:
         f"seat 2, segment update, attempt {stage.setup.hex()[:6]}: is a gift"
     ]
     assert np.any(stage.inputs[2]["update"])
+
+
+@pytest.mark.parametrize(("liars", "is_found"), [((), False), ((1,), False), ((1, 2, 3, 4), True)])
+def test_a_watched_round(liars: tuple[int, ...], is_found: bool) -> None:
+    """Whoever colludes with all others of an honest server's round finds the one that is left."""
+    federation, spec = make_federation(5), small_spec(8)
+    inputs = random_inputs(range(1, 6), spec, 7)
+    harness = RoundHarness(
+        federation=federation,
+        parameters=make_parameters(federation.roster, spec),
+        state=b"state",
+        train=lambda seat, _parameters, _state: inputs[seat],
+    )
+    watch = Watch(harness, *liars)
+    assert harness.run().aggregate is not None
+    leaks = watch.leaks(inputs)
+    assert bool(leaks) is is_found
+    assert all("seat 5" in leak for leak in leaks)

@@ -551,6 +551,30 @@ def test_nonces_are_awaited_of_those_that_are_there() -> None:
     assert (serve.is_shown, serve.awaited()) == (False, ())
 
 
+def test_silent_silos_are_awaited_for_a_time() -> None:
+    """Then the others are shown the sum; with nobody to show it to, nothing is said."""
+    nonces: list[RecomputeNonce] = []
+
+    def hold(_seat: int, message: Message) -> Message | None:
+        if isinstance(message, RecomputeNonce):
+            nonces.append(message)
+            return None
+        return message
+
+    serve = _round(to_server=hold)[0].server
+    for message in nonces[:2]:
+        serve.receive(message.seat, message, 0.0)
+    assert serve.deadline == 600.0
+    disclosed, _ = serve.expire(600.0)
+    assert isinstance(disclosed, Broadcast)
+    assert disclosed.seats == (1, 2)
+    assert (serve.is_shown, serve.awaited()) == (True, ())
+    alone = _round(to_server=hold)[0].server
+    for seat in SEATS:
+        assert alone.lost(seat, 0.0) == []
+    assert alone.is_shown
+
+
 def test_recomputing_is_off_by_default() -> None:
     """No silo asks, no server answers."""
     harness = RoundHarness(

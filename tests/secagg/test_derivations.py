@@ -17,15 +17,17 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from secagg import hybrid
 from secagg.graph import regular
-from secagg.hybrid import KemKey
+from secagg.hybrid import Encapsulated, KemKey
 from secagg.ids import RunId
 from secagg.keys import AgreementKey, mask_key_from_seed
 from secagg.masking import pairwise_seeds, self_seed
 from secagg.prg import MaskStream, rounding_coins
 from secagg.recompute import assigned_chunks
 from secagg.ring import U32, U64
+from secagg.sealing import seal
 from secagg.secretbytes import Secret
 from secagg.suites import suite_of
+from secagg.testing import SeededRng
 from secagg.verification import segment_tags, tag_blinds, verification_key
 
 SETUP, BINDING = bytes(range(32)), bytes(range(32, 64))
@@ -95,6 +97,45 @@ def test_the_seeds_of_masks(number: int) -> None:
         }
     own = self_seed(SECRET, binding=BINDING, seat=HIGH, segment="update", generator=generator)
     assert own == derive(SECRET, BINDING, enc("self", n(HIGH), b"update"), size)
+
+
+@pytest.mark.parametrize("is_hybrid", [False, True])
+def test_the_key_of_a_box(is_hybrid: bool) -> None:
+    """From both secrets in the hybrid suite, whose ciphertext the associated data pin."""
+    kem = Encapsulated(secret=Secret(BINDING), ciphertext=b"ciphertext") if is_hybrid else None
+    private = X25519PrivateKey.from_private_bytes(OTHER)
+    peer = X25519PrivateKey.from_private_bytes(SECRET).public_key().public_bytes_raw()
+    shared = private.exchange(X25519PublicKey.from_public_bytes(peer))
+    key = derive(shared + (BINDING if kem else b""), SETUP, enc("box", n(HIGH), n(LOW)), 32)
+    data = enc("box-aad", SETUP, n(HIGH), n(LOW), *([b"ciphertext"] if kem else []))
+    box = seal(
+        own=AgreementKey.from_secret(OTHER),
+        peer_public=peer,
+        setup=SETUP,
+        sender=HIGH,
+        receiver=LOW,
+        plaintext=b"shares",
+        rng=SeededRng("a nonce"),
+        kem=kem,
+    )
+    assert AESGCM(key).decrypt(box[:12], box[12:], data) == b"shares"
+
+
+def test_the_seeds_of_masks_in_the_hybrid_suite() -> None:
+    """From both secrets, X25519's first."""
+    private = X25519PrivateKey.from_private_bytes(OTHER)
+    peer = X25519PrivateKey.from_private_bytes(SECRET).public_key().public_bytes_raw()
+    shared = private.exchange(X25519PublicKey.from_public_bytes(peer)) + SETUP
+    found = pairwise_seeds(
+        AgreementKey.from_secret(OTHER),
+        peer,
+        binding=BINDING,
+        own_seat=LOW,
+        peer_seat=HIGH,
+        segments=("update",),
+        kem_secret=Secret(SETUP),
+    )
+    assert found["update"] == derive(shared, BINDING, enc("mask", n(LOW), n(HIGH), b"update"), 48)
 
 
 def test_a_pairs_commitment_and_escrow() -> None:

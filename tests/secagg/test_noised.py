@@ -105,9 +105,15 @@ def test_a_store_that_keeps_nothing() -> None:
 
 
 def test_the_exact_sum_is_not_in_the_servers_store() -> None:
-    """Neither under its name nor under another one."""
-    run = harness(noise=add_seven)
-    outcome = run.run()
+    """Neither under its name nor under another one; nor was it before the noise was there."""
+
+    def look(values: Mapping[str, IntVector]) -> dict[str, IntVector]:
+        assert SUM not in outcome.server_store.vectors
+        return add_seven(values)
+
+    run = harness(noise=look)
+    outcome = run.outcome
+    run.run()
     names = set(outcome.server_store.vectors)
     assert names == {"state", SUM, *(masked_name(seat) for seat in (1, 2, 3, 4))}
     stored = read_sum(outcome.server_store, SUM, SPEC, root_of(outcome.server_store, SUM, SPEC))

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from secagg import messages
@@ -39,9 +40,11 @@ from secagg.messages import (
     Survivors,
     Unmask,
 )
+from secagg.parameters import MODE_SEMI_HONEST
 from secagg.phases import SERVER_HEARS, Phase
 from secagg.server import PhaseDeadlines, ServerRound
 from secagg.testing import PLAN, MemoryStore, make_federation
+from secagg.vectors import put_sum
 from tests.adversary.stage import MODEL, Stage
 from tests.secagg.meeting import Meeting
 
@@ -392,6 +395,96 @@ def test_only_silos_that_opened_nothing_abandon() -> None:
     lost = _keep(Unmask, 2, 3).drain()
     assert lost.server.abandons == ()
     assert not lost.server.may_retry
+
+
+def _asked_to_abandon() -> Meeting:
+    """Three of the four openings that are needed are lost; silos 1 and 2 have opened."""
+    meeting = Meeting(
+        Stage(5),
+        withhold=lambda seat, message: (
+            isinstance(message, Abandon) or (seat > 2 and isinstance(message, Unmask))
+        ),
+    )
+    meeting.until(Phase.UNMASK).drain()
+    meeting.now = meeting.server.deadline or 0.0
+    meeting.carry_out(meeting.server.expire(meeting.now))
+    return meeting
+
+
+def _abandons(meeting: Meeting, seat: int) -> Abandon:
+    where = meeting.stage.parameters
+    unsigned = Abandon(
+        federation=where.federation, run=where.run, round=where.round, attempt=0, seat=seat
+    )
+    statement = _signed(meeting.stage, unsigned)
+    assert isinstance(statement, Abandon)
+    return statement
+
+
+def test_the_last_promise_that_is_needed_ends_the_wait_for_shares() -> None:
+    """Not the one before, and no deadline: t of them make the attempt dead."""
+    meeting = _asked_to_abandon()
+    for seat in (3, 4, 5):
+        assert meeting.deliver(_abandons(meeting, seat)) == []
+        assert meeting.server.phase is Phase.UNMASK
+    meeting.deliver(_abandons(meeting, 2))
+    assert meeting.aborted is not None
+    assert meeting.aborted.reason is AbortReason.TOO_FEW_OPENED
+    assert meeting.server.may_retry
+
+
+def test_promises_are_awaited_when_no_shares_are() -> None:
+    """Whoever was restarted opens nothing any more, and can still promise."""
+    meeting = _asked_to_abandon()
+    for seat in (3, 4, 5):
+        assert meeting.server.lost(seat, meeting.now) == []
+    assert meeting.server.awaited() == ()
+    assert meeting.server.phase is Phase.UNMASK
+
+
+@pytest.mark.parametrize(("kind", "phase"), [(Survivors, Phase.SURVIVORS), (Unmask, Phase.UNMASK)])
+def test_nobody_is_waited_for_in_vain(kind: type[Any], phase: Phase) -> None:
+    """If all who could still answer are lost, the phase ends before its deadline."""
+    meeting = Meeting(
+        Stage(5), withhold=lambda seat, message: seat > 3 and isinstance(message, kind)
+    )
+    meeting.until(phase).drain()
+    assert meeting.server.lost(4, meeting.now) == []
+    assert meeting.carry_out(meeting.server.lost(5, meeting.now)) != []
+    asks = [
+        e
+        for e in meeting.effects
+        if isinstance(e, Broadcast) and isinstance(e.message, AbandonRequest)
+    ]
+    assert len(asks) == 1
+    assert (meeting.server.phase is phase) is (kind is Unmask)  # there promises may still come
+
+
+def test_promises_prove_nothing_in_a_regular_graph() -> None:
+    """The quorum is proven for the complete graph alone: the same inputs are not summed again."""
+    meeting = _keep(Survivors, 2, 3).drain()
+    assert meeting.server.may_retry
+    meeting.server.parameters = replace(
+        meeting.stage.parameters, mode=MODE_SEMI_HONEST, graph="regular/10"
+    )
+    assert not meeting.server.may_retry
+
+
+def test_an_exact_sum_is_made_anew() -> None:
+    """What lies under its name in the store, a crashed process's half, say, counts for nothing."""
+    stage = Stage(5)
+    meeting = Meeting(stage)
+    wire = stage.parameters.wire_spec
+    put_sum(
+        {name: np.zeros(wire.segment(name).length, np.int64) for name in wire.names},
+        spec=wire,
+        store=meeting.store,
+        name=messages.SUM,
+    )
+    assert meeting.store.chunks(messages.SUM) == len(wire.chunks)
+    meeting.until(Phase.CLOSED).drain()
+    assert meeting.errors == []
+    assert sorted(stage.finished) == [1, 2, 3, 4, 5]
 
 
 def test_a_state_that_comes_late() -> None:
