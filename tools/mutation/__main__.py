@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from tools.mutation.checks import OWN_FAULTS, ROOT
+from tools.mutation.checks import ROOT
 from tools.mutation.fields import WIRE, FieldMutant, field_mutants, misplaced_sites
 from tools.mutation.worker import Child, Mutant, Witness, code_mutants, first_failure
 
@@ -33,8 +33,6 @@ TESTS: Final = ("tests/vectors", "tests/secagg", "tests/adversary")
 LAST: Final = ("test_bug_cases", "test_random_coordinator", "test_fuzz_decoders", "test_graph")
 # Where ctx, setup, binding and what is signed are made, and a silo decides: all in the short form.
 SHORT: Final = frozenset({"agreement", "chain", "messages", "result", "silo", "transcript", "view"})
-# What ends a phase is no check of anybody's word: here refusals of the check table only.
-PARTLY: Final = frozenset({"server"})
 ADVICE: Final = """\
 A survivor is a check or a field that no test would miss. Write the test that misses it, then let
 `make mutation UPDATE=1` record it; delete the check if another one makes it redundant; or, if truly
@@ -48,14 +46,7 @@ PYTEST: Final = (
 
 def all_mutants() -> list[Mutant]:
     """Every mutant of the fields, then every mutant of the checks."""
-    codes = error_codes()
-    table = codes.keys() - OWN_FAULTS - {"EvidenceError"}
-    code = [
-        one
-        for one in code_mutants()
-        if one.module not in PARTLY or is_short(one, codes) or one.errors & table
-    ]
-    return [*field_mutants(), *code]
+    return [*field_mutants(), *code_mutants()]
 
 
 def is_short(mutant: Mutant, codes: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ LEFT_OUT: Final = frozenset({"__init__", "effects", "errors", "ports", "testing"
 OWN_FAULTS: Final = frozenset({"LocalProtocolError", "NonFiniteError", "ParameterError"})
 RULES: Final = frozenset({"parameters", "policy", "roster", "server", "silo", "view"})
 # A round's limits: here every condition counts, a refusal's or not, and every bound.
-DECIDES: Final = frozenset({"parameters", "policy", "roster"})
+DECIDES: Final = frozenset({"parameters", "policy", "repeats", "roster", "server"})
 # Arithmetic and containers, whose values the mirror tests compare with another way to get them:
 # only what they hash has mutants.
 PLAIN: Final = frozenset(
@@ -155,9 +155,8 @@ def _replacer(parent: ast.AST, name: str, position: int | None) -> _Replace:
 
 def _alterations(node: ast.AST, replace: _Replace, makers: dict[str, str] | None) -> Iterator[_One]:
     """Of this node alone."""
-    if isinstance(node, ast.Call | ast.AugAssign):
-        for what, apply in _hashed(node):
-            yield what, _NONE, apply
+    for what, apply in (*_hashed(node), *_derived(node, replace)):
+        yield what, _NONE, apply
     if makers is None:
         return
     match node:
@@ -235,26 +234,35 @@ def _conditions(
             pass
 
 
-def _hashed(node: ast.Call | ast.AugAssign) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A hash, a signature or a key derivation without one field, or under another label."""
-    if isinstance(node, ast.AugAssign):  # fields are collected before they are hashed
-        members = node.value.elts if isinstance(node.value, ast.Tuple) else []
-        for member in members:
-            yield f"no {_text(member)} in: {_text(node)}", _drop(members, member)
-        return
-    name = _called(node)
-    if name in _HASHES and len(node.args) > 1:  # `text.encode("utf-8")` has no fields
-        for argument in node.args[1:]:
-            yield f"no {_text(argument)} in: {_text(node)}", _drop(node.args, argument)
-        label = node.args[0]
-        if isinstance(label, ast.Constant) and isinstance(label.value, str):
-            yield f"another label: {_text(node)}", _set(label, "value", f"{label.value}-x")
-    if name == "hkdf":
-        for keyword in node.keywords:
-            is_empty = isinstance(keyword.value, ast.Constant) and not keyword.value.value
-            if keyword.arg in {"salt", "info"} and not is_empty:
-                what = f"no {keyword.arg} in: {_text(node)}"
-                yield what, _set(keyword, "value", ast.Constant(b""))
+def _hashed(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A hash or a signature without one field, or under another label."""
+    match node:
+        case ast.AugAssign(value=ast.Tuple(elts=members)):  # collected before they are hashed
+            for member in members:
+                yield f"no {_text(member)} in: {_text(node)}", _drop(members, member)
+        # `text.encode("utf-8")` has no fields
+        case ast.Call(args=[label, _, *_] as items) if _called(node) in _HASHES:
+            for item in items[1:]:
+                yield f"no {_text(item)} in: {_text(node)}", _drop(items, item)
+            if isinstance(label, ast.Constant) and isinstance(label.value, str):
+                yield f"another label: {_text(node)}", _set(label, "value", f"{label.value}-x")
+        case _:
+            pass
+
+
+def _derived(node: ast.AST, replace: _Replace) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A key that is derived without its salt, its label, or the second of its secrets."""
+    match node:
+        case ast.Call(func=ast.Name(id="hkdf"), keywords=keywords):
+            for keyword in keywords:
+                is_empty = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+                if keyword.arg in {"salt", "info"} and not is_empty:
+                    what = f"no {keyword.arg} in: {_text(node)}"
+                    yield what, _set(keyword, "value", ast.Constant(b""))
+        case ast.Call(func=ast.Attribute(value=ast.Call() as first, attr="join"), args=[second]):
+            yield f"no {_text(second)} in: {_text(node)}", _replaced(replace, first)
+        case _:
+            pass
 
 
 def _refuses(node: ast.If) -> bool:

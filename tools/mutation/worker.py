@@ -37,7 +37,10 @@ ATTACKS: Final = {
     "policy": ("changed_parameters", "differencing", "isolating_coefficients", "too_few"),
     "recall": ("late_result", "recall_left_out", "restored_disk", "retries"),
     "roster": ("evidence", "keys"),
-    "server": ("lifted_dealers", "made_up_prior", "opened_ahead", "too_few", "uploads"),
+    "server": (
+        *("lifted_dealers", "made_up_prior", "noised", "opened_ahead", "recompute", "retries"),
+        *("too_few", "uploads", "wrong_sum"),
+    ),
     "silo": ("late_result", "lifted_dealers", "opened_ahead", "retries", "swapped_model"),
     "verification": ("vectors", "forged_sum"),
     "evidence": ("dealers_and_revealers", "framing", "wrong_sum"),
