@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.run import exit_code
+from services.wire.calls import RunState
+
 LEAVES = (
     ("audit",),
     ("authority", "init"),
@@ -488,3 +491,13 @@ def test_a_beginning_that_fits_several_runs_is_refused_with_their_ids() -> None:
         pick_run("0f3a", runs, hint="")
     with pytest.raises(ConfigError, match=r"begins with 0f3b, got 0$"):
         pick_run("0f3b", runs, hint="")
+
+
+def test_a_run_s_end_has_an_exit_code_of_its_own() -> None:
+    """DPA-09: a spent budget is 11, which no other end has; e2e/test_privacy_runs.py meets it."""
+    codes = {state: exit_code(state) for state in RunState}
+    assert codes[RunState.FINISHED] == 0
+    assert codes[RunState.STOPPED] == 10
+    assert [state for state, code in codes.items() if code == 11] == [RunState.BUDGET_EXHAUSTED]
+    others = {RunState.FINISHED, RunState.STOPPED, RunState.BUDGET_EXHAUSTED}
+    assert {code for state, code in codes.items() if state not in others} == {1}

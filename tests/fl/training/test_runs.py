@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
 from fl.errors import LearningError
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.privacy import as_settings
 from fl.rounds import RunStatus
 from fl.simulation import SimulationResult, simulate
 from fl.state import decode_state
@@ -68,6 +70,11 @@ def test_batch_norm_s_buffers_stay_at_the_silo(algorithm: str) -> None:
     assert names == ["0.bias", "0.weight", "1.bias", "1.weight"]
     if algorithm == "scaffold":
         assert decode_state(result.state, 10**6)["server_variate"].shape == (4 + 4 + 4 + 1,)
+    require_own_buffers(made, result)
+
+
+def require_own_buffers(made: dict[str, OwnTask], result: SimulationResult) -> None:
+    """Nine batches counted, variances that are the silo's own and never negative, finite losses."""
     variances = []
     for task in made.values():
         buffers = dict(module_of(task).named_buffers())
@@ -77,6 +84,20 @@ def test_batch_norm_s_buffers_stay_at_the_silo(algorithm: str) -> None:
         assert buffers["0.num_batches_tracked"].item() == 9
         assert np.isfinite(task.evaluate(result.model()).loss_sum)
     assert not torch.equal(variances[0], variances[1])
+
+
+def test_batch_norm_s_buffers_stay_under_a_silo_s_noise() -> None:
+    """AGG-12 with noise on: it meets no buffer, and no buffer is sent, summed or released."""
+    made = tasks(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1)), scale=1e-3)
+    privacy = PrivacyPlan(
+        unit=Unit.SILO, adjacency=Adjacency.ZERO_OUT, mode=Mode.SILO, clip=1.0, z=1.0, rounds=3,
+        delta=1e-5, dimension=4 + 4 + 4 + 1, cohort_size=3, denominator=3.0, n_c=1, h_dp=1,
+        allow_low_utility=True,
+    )  # fmt: skip
+    result = run("fedavg", made, metrics=False, max_refreshes=0, privacy=as_settings(privacy))
+    assert sorted(result.model()) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert max(np.abs(np.asarray(one)).max() for one in result.model().values()) > 1.2, "noise"
+    require_own_buffers(made, result)
 
 
 class Tied(nn.Module):
