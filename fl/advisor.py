@@ -1,10 +1,13 @@
 """Which algorithm to start with, from released sums only, with the reasons.
 
-Three rounds: the label counts and feature moments of all silos are summed (fl.queries); each silo
+Two rounds: the label counts and feature moments of all silos are summed (fl.queries); each silo
 computes how far its own are from the released totals, a Kullback-Leibler divergence in nats; and
 how many silos lie in which range of divergence is summed, one count from each. That histogram, who
-takes part and how fast the uplinks are decide. Nobody learns a single silo's divergence; under a
-privacy budget each of the three is a charged release.
+takes part and how fast the uplinks are decide. The sums are exact, no noise is in them. The
+histogram does not say whose divergence is whose, but everybody learns it: where one silo stands
+out, whoever knows which one that must be knows its range. Against totals that colluders choose the
+ranges would give one silo's counts by bisection; so a silo answers for one total of each column
+only, in all runs together (fl.query_run).
 
 The advice is where to start, not where to end: FedAvg is the baseline to run first whatever it
 says. Thresholds are rules of thumb: half a nat is what a silo with nine tenths of one of two even
@@ -75,7 +78,7 @@ def feature_divergence(own: list[Moments | None], total: list[Moments | None]) -
 
 
 def divergence_spec() -> VectorSpec:
-    """Return the vector of the third round."""
+    """Return the vector of the second round."""
     return VectorSpec(segments=(meta(DIVERGENCES, len(EDGES) + 1, bound=1),))
 
 
@@ -137,7 +140,7 @@ def advise(total: Mapping[str, NDArray[np.int64]], known: Circumstances) -> Advi
     """Return the advice for a released histogram of divergences.
 
     Args:
-        total: the third round's sum.
+        total: the second round's sum.
         known: of the federation.
     """
     counts = total[DIVERGENCES].astype(np.float64)

@@ -33,10 +33,13 @@ _NEXT: Final = "next"
 _LEAVING: Final = "leaving"
 _GONE: Final = "gone"
 _SUMS: Final = "sums"
+_TOTAL: Final = "total/"  # and a column's name
 _SECRET: Final = "secret"  # noqa: S105 (an entry's name)
 _SECRET_BYTES: Final = 32
 # An entry's round stands before its tensors, so that it can be asked for without reading them.
 _ROUND_BYTES: Final = 8
+# What is kept for all of a silo's runs lies under this id; a run with it keeps nothing there.
+_ALL_RUNS: Final = RunId(bytes(16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,6 +152,14 @@ class RunMemory:
     def sums(self) -> bytes | None:
         """Return what `keep_sums` was given last, if anything."""
         return self._read(_SUMS)
+
+    def total(self, column: str) -> bytes | None:
+        """Return the digest of the total that this silo measured itself against, in any run."""
+        return self._memory.read(f"{_ALL_RUNS}/{_TOTAL}{column}")
+
+    def keep_totals(self, totals: Mapping[str, bytes]) -> None:
+        """Remember a digest for each of these columns, for all runs to come."""
+        self._memory.write({f"{_ALL_RUNS}/{_TOTAL}{name}": one for name, one in totals.items()})
 
     def settle(self, number: int, following: bytes | None, *, keeps: bool) -> None:
         """Note a round's end, in one write; an earlier round's takes nothing back.

@@ -7,6 +7,7 @@ one that came.
 """
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Final, Self
 
 import numpy as np
@@ -33,6 +34,7 @@ from fl.rounds import (
     require_round,
 )
 from fl.statistics import IntVector
+from secagg.canonical import digest, text
 from secagg.chain import Standpoint
 from secagg.effects import Aggregate
 from secagg.ids import RunId
@@ -40,6 +42,8 @@ from secagg.messages import model_hash
 from secagg.parameters import COMMON_COEFFICIENTS, RoundParameters, VectorSpec
 
 _SNAPSHOT: Final = "query-run"
+# A silo's runs may answer in threads: of two first totals of a column only one may be noted.
+_ONE_AT_A_TIME: Final = Lock()
 
 
 class QueryRun(Course):
@@ -270,12 +274,41 @@ class QueryParticipant:
         plan = self._plan
         own = plan.query.result(plan.query.values(self._table, plan.max_silos))
         total = result_of(plan, state)
+        self._require_same_totals(total)
         labels = label_divergence(_labels(own, plan.target), _labels(total, plan.target))
         features = feature_divergence(
             [one.moments for one in own.numeric.values()],
             [one.moments for one in total.numeric.values()],
         )
         return divergence_values(max(labels, features))
+
+    def _require_same_totals(self, total: StatisticsResult) -> None:
+        """Refuse totals of a column other than those that this silo has measured itself against.
+
+        Security: who may choose the totals, as a silo that sends counts of its own choice does,
+        finds one honest silo's counts by bisection. So there is one choice for each column of this
+        silo's data, in all runs together; it is written down before the answer leaves.
+
+        Raises:
+            SpecMismatchError: names the columns.
+        """
+        shown = {
+            name: digest("advice-total", text(name), text(f"{one.moments}"))
+            for name, one in total.numeric.items()
+        }
+        target = self._plan.target
+        counts = list(total.categorical[target].counts.items())
+        shown[target] = digest("advice-total", text(target), text(f"{counts}"))
+        with _ONE_AT_A_TIME:
+            known = {name: self._memory.total(name) for name in shown}
+            odd = [name for name in sorted(shown) if known[name] not in (None, shown[name])]
+            if odd:
+                raise SpecMismatchError(
+                    f"advice: {', '.join(odd)}: expected the totals of the first advice that this "
+                    "silo answered about it; what is measured from others, again and again, shows "
+                    "one silo's counts. Use that advice, or describe"
+                )
+            self._memory.keep_totals(shown)
 
 
 def _labels(result: StatisticsResult, target: str) -> NDArray[np.int64]:

@@ -1,12 +1,13 @@
 """Queries one after another, over silos that remember: no two show the table of one (2.5 v)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dp.plan import Adjacency
+from fl.errors import SpecMismatchError
 from fl.privacy import document_of, privacy_of
 from fl.queries import CategoricalColumn, NumericColumn, StatisticsQuery, StatisticsResult
 from fl.query_plan import QueryKind, QueryPlan, QueryState, result_of
@@ -15,6 +16,7 @@ from fl.rounds import RoundRequest
 from fl.testing import DictMemory
 from secagg.ids import RunId
 from secagg.journal import SiloHistory
+from secagg.parameters import RoundParameters
 from secagg.phases import Phase
 from secagg.testing import RoundHarness, make_federation, make_parameters
 
@@ -59,6 +61,7 @@ class Silos:
             }
             for seat in ALL
         }
+        self.memories = {seat: DictMemory() for seat in ALL}
         self.asked = 0
 
     def ask(
@@ -83,10 +86,13 @@ class Silos:
             the result, the last survivors, and why there is none.
         """
         self.asked += 1
+        self.released: list[Mapping[str, Any]] = []
         run = RunId(self.asked.to_bytes(16, "big"))
         names = {seat: str(seat) for seat in ALL}
         ones = {
-            seat: QueryParticipant(plan, run=run, table=self.tables[seat], memory=DictMemory())
+            seat: QueryParticipant(
+                plan, run=run, table=self.tables[seat], memory=self.memories[seat]
+            )
             for seat in ALL
         }
         course = QueryRun(plan, run=run, names=names)
@@ -99,12 +105,14 @@ class Silos:
             outcome = self._attempt(plan, run, request, ones, drop)
             if outcome.aggregate is None:
                 reason = outcome.aborted.detail if outcome.aborted else "no end"
+                reason += "; ".join(str(one) for one in self.refusals.values())
                 if not (fail_first and request.attempt == 0):
                     return None, survivors, reason
                 course.fail(reason)
             else:
                 survivors = outcome.aggregate.survivors
                 course.receive(outcome.aggregate)
+                self.released.append(outcome.aggregate.values)
                 for seat, aggregate in outcome.silo_aggregates.items():
                     ones[seat].settle(aggregate, request.state)
             if restart:
@@ -136,12 +144,21 @@ class Silos:
         for one in ones.values():
             one.check(parameters, plan.document())
         known = {seat: one.standpoint() for seat, one in ones.items()}
+        self.refusals: dict[int, SpecMismatchError] = {}
+
+        def answer(seat: int, asked: RoundParameters, state: bytes) -> Mapping[str, Any] | None:
+            try:
+                return ones[seat].contribute(asked, state)
+            except SpecMismatchError as error:
+                self.refusals[seat] = error
+                return None
+
         return RoundHarness(
             federation=self.federation,
             parameters=parameters,
             state=request.state,
             standpoints={seat: one for seat, one in known.items() if one is not None},
-            train=lambda seat, asked, state: ones[seat].contribute(asked, state),
+            train=answer,
             plan=plan.document(),
             drop=drop,
             histories=self.histories,
@@ -217,3 +234,45 @@ def test_a_noised_query_waives_the_rule() -> None:
         found, survivors, reason = silos.ask(NOISED, without=without)
         assert found is not None, reason
         assert survivors == tuple(seat for seat in ALL if seat not in without)
+
+
+def advise_on(*numeric: NumericColumn, sick: CategoricalColumn = SICK) -> QueryPlan:
+    """An advice about these columns."""
+    query = StatisticsQuery(numeric=numeric, categorical=(sick,))
+    return QueryPlan(kind=QueryKind.ADVISE, query=query, max_silos=SILOS, target="sick")
+
+
+def test_the_same_advice_is_given_again() -> None:
+    """Totals that a silo knows tell nothing new, whatever else is asked beside."""
+    silos = Silos()
+    finer = NumericColumn(name="age", low=0, high=100, bins=9)
+    for plan in (ADVISE, advise_on(), ADVISE, advise_on(finer)):
+        assert silos.ask(plan)[0] is not None
+        assert silos.refusals == {}
+        assert sum(silos.released[-1]["divergences"]) == SILOS
+
+
+@pytest.mark.parametrize(
+    ("again", "column"),
+    [
+        (lambda: ADVISE, "age, sick"),
+        (advise_on, "sick"),
+        (lambda: advise_on(AGE), "age, sick"),
+        (lambda: advise_on(sick=CategoricalColumn(name="sick", categories=("yes", "no"))), "sick"),
+    ],
+    ids=["same", "label", "fewer", "order"],
+)
+def test_other_totals_of_a_column_are_not_measured_from(
+    again: Callable[[], QueryPlan], column: str
+) -> None:
+    """Else a silo that adds what it likes bisects for one honest silo's counts."""
+    silos = Silos()
+    assert silos.ask(ADVISE)[0] is not None
+    own = silos.tables[LAST]
+    own["age"], own["sick"] = own["age"] + 1000, ["yes"] * 40 + ["no"] * 2
+    own["age"], own["weight"] = np.resize(own["age"], 42), np.resize(own["weight"], 42)
+    _, _, reason = silos.ask(again())
+    assert len(silos.released) == 1  # the first sum, which is described as well
+    assert silos.refusals.keys() == set(ALL)
+    assert f"advice: {column}" in reason
+    assert silos.ask(describe(QUERY))[0] is not None
