@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dp import accountant
 from dp.accountant import epsilon
-from dp.calibration import PRECISION, calibrate_z, plan_z
+from dp.calibration import PRECISION, calibrate_z, plan_z, search_z
 from dp.errors import CalibrationError, PlanError
 from dp.events import GaussianEvent, PoissonGaussianEvent
-from dp.plan import RESERVE, Adjacency, Mode, PrivacyPlan, Unit
+from dp.plan import RESERVE, Adjacency, Mode, Noise, PrivacyPlan, Unit
 from dp.planning import (
     Setting,
     Verdict,
@@ -74,6 +74,21 @@ def test_poisson_targets_are_kept_and_hardly_missed(
     assert kept <= eps < missed
     if expected is not None:
         assert z == pytest.approx(expected, rel=PRECISION)
+
+
+def test_skellam_noise_is_searched_with_the_plan_s_own_accountant() -> None:
+    """Never less private than asked, and not much more; the Gaussian's z would be too small."""
+
+    def plan(z: float) -> PrivacyPlan:
+        return PrivacyPlan(
+            unit=Unit.SILO, adjacency=Adjacency.ZERO_OUT, mode=Mode.SILO, clip=1.0, z=z, rounds=5,
+            delta=1e-5, dimension=20, cohort_size=10, denominator=10.0, n_c=3, h_dp=4,
+            noise=Noise.SKELLAM, allow_low_utility=True,
+        )  # fmt: skip
+
+    z = search_z(plan, 6.0)
+    assert plan_epsilon(plan(z)).eps <= 6.0 < plan_epsilon(plan(z * (1.0 - 2.0 * PRECISION))).eps
+    assert z > plan_z(6.0, 1e-5, mode=Mode.SILO, rounds=5)
 
 
 def test_the_second_library_calibrates_alike() -> None:
