@@ -62,6 +62,7 @@ class Standing:
             state=state or self.state,
             reason=reason if state else self.reason,
             round=last,
+            name=self.record.name,
         )
         for seat in seats:
             self.hub.mailbox(seat).post(closed)

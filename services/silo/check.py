@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ from services.security.identity import Role
 from services.security.probe import probe
 from services.settings import load_config
 from services.silo.declared import require_declared, require_rows
-from services.silo.learner import UNVERIFIED
+from services.silo.learner import NAME, UNVERIFIED
 from services.silo.ledger import require_fit
 from services.silo.statistics import check_moments
 from services.silo.tasks import build_task
@@ -92,31 +93,50 @@ class KeptModel:
     """The file of a run that has ended: its model, or the sums of a statistics run.
 
     Attributes:
+        name: what the operator called the run, as the coordinator says; "" if it is not known.
+        ended: when this silo wrote the file, ISO 8601 in UTC.
         is_verified: whether this silo has computed it itself, from sums that it checked; it
             cannot have if it was away in the last round.
     """
 
     run: str
+    name: str
+    ended: str
     file: str
     is_verified: bool
 
     def __str__(self) -> str:
-        """In one line."""
+        """In one line, whatever the name holds."""
+        called = "".join(one if one.isprintable() else "?" for one in self.name)
+        called = f" ({called})" if called else ""
         doubt = "" if self.is_verified else " (from the coordinator, not verified by this silo)"
-        return f"run {self.run}: {self.file}{doubt}"
+        return f"{self.ended}  run {self.run}{called}: {self.file}{doubt}"
 
 
 def released_models(storage: Path) -> list[KeptModel]:
-    """The files of runs that have ended."""
+    """The files of runs that have ended, the newest first."""
+    files = [
+        (path.stat().st_mtime, path)
+        for path in (storage / "runs").glob("*/*")
+        if path.name in {MODEL_FILE, STATISTICS_FILE}
+    ]
     return [
         KeptModel(
             run=path.parent.name,
+            name=_name_beside(path),
+            ended=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
             file=str(path),
             is_verified=not path.with_name(UNVERIFIED).exists(),
         )
-        for path in sorted((storage / "runs").glob("*/*"))
-        if path.name in {MODEL_FILE, STATISTICS_FILE}
+        for written, path in sorted(files, reverse=True)
     ]
+
+
+def _name_beside(path: Path) -> str:
+    try:
+        return path.with_name(NAME).read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""  # kept by an older version
 
 
 def evidence_files(storage: Path) -> list[Path]:
@@ -202,9 +222,10 @@ def _roster(config: SiloConfig) -> str:
 def _policy(config: SiloConfig) -> str:
     policy = config.policy.silo_policy()
     roster = load_roster(config.directory / ROSTER, load_trust(config.directory / TRUST))
+    colluding = policy.colluding(roster)
     return (
-        f"safe with {policy.colluding(roster)} colluding silos; at least {policy.n_min} survivors "
-        f"of {policy.n_orgs} organizations"
+        f"safe with {colluding} colluding silo{'' if colluding == 1 else 's'}; at least "
+        f"{policy.n_min} survivors of {policy.n_orgs} organizations"
     )
 
 

@@ -44,6 +44,8 @@ from services.storage.silo import SiloStore
 
 # Lies beside a file that this silo has from the coordinator's word alone.
 UNVERIFIED: Final = "unverified"
+# Likewise: what the operator called the run.
+NAME: Final = "name"
 # Runs kept in memory, each with its table: only the coordinator says when one is over.
 _MOST_RUNS: Final = 2
 _PLAN: Final = "plan"
@@ -187,8 +189,11 @@ class Learner:
         settled, state = self._settled.get(run, (0, b""))
         return state if settled == round_number else None
 
-    def release(self, run: RunId, state: bytes, *, is_own: bool) -> Path:
-        """Write the run's file, marked if this silo has not computed the state itself."""
+    def release(self, run: RunId, state: bytes, *, name: str, is_own: bool) -> Path:
+        """Write the run's file, marked if this silo has not computed the state itself.
+
+        The name beside it is the coordinator's word, for people only.
+        """
         plan = parse_plan(self._plan_of(run))
         path = self.config.storage / "runs" / run.hex / released_name(plan)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,6 +202,7 @@ class Learner:
             mark.unlink(missing_ok=True)
         else:
             mark.touch()
+        write_atomic(path.with_name(NAME), name.encode())
         write_atomic(path, released_bytes(plan, state))
         return path
 

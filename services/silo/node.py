@@ -585,7 +585,9 @@ class SiloNode:
             if state is None:
                 newest = VectorId(run=envelope.run, round=0, attempt=0, name=STATE)
                 state = await self.link.fetch(newest, max_bytes=self.policy.max_state_bytes)
-            path = await asyncio.to_thread(self.learner.release, envelope.run, state, is_own=is_own)
+            path = await asyncio.to_thread(
+                self.learner.release, envelope.run, state, name=envelope.name, is_own=is_own
+            )
             log.info("model-kept", file=str(path), recomputed_here=is_own)
         await asyncio.to_thread(self.learner.end, envelope.run)
         self._forget_attempts()

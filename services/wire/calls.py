@@ -20,6 +20,7 @@ MESSAGE_BYTES: Final = 3 * 1024 * 1024
 CONFIG_BYTES: Final = 1024 * 1024
 WAIT_S: Final = 30.0
 _MAX_REASON: Final = 4096
+_MAX_NAME: Final = 512  # 128 characters, as run.toml allows
 _VECTOR_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -178,17 +179,19 @@ class ProtocolEnvelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedEnvelope:
-    """Tells a silo that a run is over; `round` is the last complete one."""
+    """Tells a silo that a run is over; `round` is the last complete one, `name` the operator's."""
 
     run: RunId
     state: RunState
     reason: str
     round: int
+    name: str
 
     def __post_init__(self) -> None:
         """Refuse a state that is not final."""
         _require_within("round", self.round, 2**64 - 1)
         _require_short("reason", self.reason, _MAX_REASON)
+        _require_short("name", self.name, _MAX_NAME)
         if not self.state.is_final:
             raise InvalidRequestError(f"expected a final state, got {self.state.value!r}")
 

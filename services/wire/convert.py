@@ -259,7 +259,10 @@ def _envelope_to_wire(envelope: Envelope) -> agg.Envelope:
             return agg.Envelope(run_id=envelope.run.value, protocol=protocol)
         case ClosedEnvelope():
             closed = agg.RunClosed(
-                state=_STATES[envelope.state], reason=envelope.reason, round=envelope.round
+                state=_STATES[envelope.state],
+                reason=envelope.reason,
+                round=envelope.round,
+                name=envelope.name,
             )
             return agg.Envelope(run_id=envelope.run.value, closed=closed)
 
@@ -283,6 +286,7 @@ def _envelope_from_wire(message: agg.Envelope) -> Envelope:
                 state=_state_from_wire(closed.state),
                 reason=closed.reason,
                 round=closed.round,
+                name=closed.name,
             )
         case None:
             raise InvalidRequestError("expected an envelope of a known kind, got another")

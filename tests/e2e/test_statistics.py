@@ -183,6 +183,7 @@ def test_all_tables_are_described_without_leaving_their_silos(world: World) -> N
         kept.add(path.read_bytes())
         (listed_here,) = released_models(world.federation.storage(name))  # `secagg silo status`
         assert (listed_here.run, listed_here.file) == (found["run"], str(path))
+        assert listed_here.name == "a first look"
         assert listed_here.is_verified
     assert len(kept) == 1
     assert json.loads(world.operator("stats", "show", found["run"], "--json")) == found

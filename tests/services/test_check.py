@@ -1,5 +1,6 @@
 """The look before joining: what `silo join` would refuse, `silo check` says first."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from services.clock import utc_now
 from services.config import SiloConfig
 from services.settings import parse_config
-from services.silo.check import Finding, check_silo
+from services.silo.check import Finding, check_silo, released_models
 from services.testing import LocalFederation, make_federation
 
 
@@ -181,3 +182,21 @@ def test_a_file_is_looked_at_without_a_run(federation: LocalFederation) -> None:
     assert "columns age, bmi, sick" in found.finding
     assert "column 'bmi': 1 cell (line 5) without a value" in found.finding
     assert "line 3: expected 2 cells" in _data(federation, None, "a,b\n1,2\n3\n").finding
+
+
+def test_what_runs_have_left_is_listed_the_newest_first(tmp_path: Path) -> None:
+    """With the operator's name where it is known; no name can move a terminal's cursor."""
+    files = {"ff": "old", "0a": "", "11": "new\n\x1b[2J\u202e"}
+    for hour, (run, name) in enumerate(files.items()):
+        path = tmp_path / "runs" / (run * 16) / "model.safetensors"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        os.utime(path, (3600 * hour, 3600 * hour))
+        if name:
+            path.with_name("name").write_text(name, "utf-8")
+    kept = released_models(tmp_path)
+    assert [one.run[:2] for one in kept] == ["11", "0a", "ff"]
+    newest, unnamed, oldest = map(str, kept)
+    assert newest.startswith(f"1970-01-01T02:00:00+00:00  run {'11' * 16} (new??[2J?): {tmp_path}")
+    assert f"run {'0a' * 16}: {tmp_path}" in unnamed
+    assert " (old): " in oldest

@@ -83,6 +83,7 @@ envelopes = st.one_of(
         state=st.sampled_from([state for state in RunState if state.is_final]),
         reason=st.text(max_size=50),
         round=u64,
+        name=st.text(max_size=30),
     ),
 )
 replies = st.one_of(
@@ -248,9 +249,9 @@ def vector(*, round_number: int = 0, attempt: int = 0, name: str = "x") -> Vecto
     return VectorId(run=RUN, round=round_number, attempt=attempt, name=name)
 
 
-def closed(state: RunState, reason: str = "") -> ClosedEnvelope:
+def closed(state: RunState, reason: str = "", name: str = "") -> ClosedEnvelope:
     """Make a run's end."""
-    return ClosedEnvelope(run=RUN, state=state, reason=reason, round=0)
+    return ClosedEnvelope(run=RUN, state=state, reason=reason, round=0, name=name)
 
 
 def test_an_impossible_value_cannot_be_made() -> None:
@@ -274,6 +275,9 @@ def test_an_impossible_value_cannot_be_made() -> None:
         SubmitCall(run=RUN, round=1, attempt=0, message=bytes(MESSAGE_BYTES + 1))
     with pytest.raises(TooLargeError, match="at most 4096 bytes, got 4098"):
         closed(RunState.FAILED, "é" * 2049)
+    with pytest.raises(TooLargeError, match="name"):
+        closed(RunState.FAILED, name="é" * 257)
+    assert closed(RunState.FAILED, name="😀" * 128).name  # what run.toml allows
 
 
 def test_bulk_data_is_not_in_a_repr() -> None:

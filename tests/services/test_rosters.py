@@ -179,7 +179,9 @@ def test_a_file_that_is_gone_or_the_same_changes_nothing(federation: LocalFedera
         assert await asyncio.to_thread(rosters._newer) is None
         path.write_bytes(data)
         assert await asyncio.to_thread(rosters._newer) is None
-        closed = ClosedEnvelope(run=RunId(bytes(16)), state=RunState.STOPPED, reason="", round=0)
+        closed = ClosedEnvelope(
+            run=RunId(bytes(16)), state=RunState.STOPPED, reason="", round=0, name=""
+        )
         mailbox.post(closed)
         assert mailbox.depth == 1
         assert await mailbox.wait_after(0, 1) == (1, closed)

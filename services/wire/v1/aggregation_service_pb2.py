@@ -26,7 +26,7 @@ from . import run_pb2 as secagg_dot_v1_dot_run__pb2
 from . import vector_pb2 as secagg_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#secagg/v1/aggregation_service.proto\x12\tsecagg.v1\x1a\x13secagg/v1/run.proto\x1a\x16secagg/v1/vector.proto\"B\n\x0bRunPosition\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x14\n\x0cstate_digest\x18\x03 \x01(\x0c\"\xc7\x01\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x16\n\x0eroster_version\x18\x03 \x01(\x04\x12\x15\n\rroster_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\x12)\n\tpositions\x18\x06 \x03(\x0b\x32\x16.secagg.v1.RunPosition\x12\x14\n\x0cpredecessors\x18\x07 \x03(\x0c\"\x9e\x01\n\rHelloResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x16\n\x0eroster_version\x18\x03 \x01(\x04\x12\x15\n\rroster_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\x12\x15\n\rsigned_roster\x18\x06 \x01(\x0c\"K\n\x0bNextRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"\\\n\x0cNextResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12%\n\x08\x65nvelope\x18\x03 \x01(\x0b\x32\x13.secagg.v1.Envelope\"z\n\x08\x45nvelope\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12.\n\x08protocol\x18\x02 \x01(\x0b\x32\x1a.secagg.v1.ProtocolMessageH\x00\x12&\n\x06\x63losed\x18\x03 \x01(\x0b\x32\x14.secagg.v1.RunClosedH\x00\x42\x06\n\x04\x62ody\"o\n\x0fProtocolMessage\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\x0c\x12+\n\x07vectors\x18\x04 \x03(\x0b\x32\x1a.secagg.v1.VectorReference\"N\n\tRunClosed\x12\"\n\x05state\x18\x01 \x01(\x0e\x32\x13.secagg.v1.RunState\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\"e\n\rSubmitRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0f\n\x07message\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\"\x10\n\x0eSubmitResponse\"G\n\x0fPutChunkRequest\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\"(\n\x10PutChunkResponse\x12\x14\n\x0cnext_missing\x18\x01 \x01(\r\"Z\n\x0fGetChunkRequest\x12#\n\x06vector\x18\x01 \x01(\x0b\x32\x13.secagg.v1.VectorId\x12\r\n\x05index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x0c\"3\n\x10GetChunkResponse\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk\"(\n\x0cRenewRequest\x12\x18\n\x10not_after_unix_s\x18\x01 \x01(\x04\"$\n\rRenewResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x32\xac\x03\n\x12\x41ggregationService\x12?\n\x05Hello\x12\x17.secagg.v1.HelloRequest\x1a\x18.secagg.v1.HelloResponse\"\x03\x90\x02\x02\x12<\n\x04Next\x12\x16.secagg.v1.NextRequest\x1a\x17.secagg.v1.NextResponse\"\x03\x90\x02\x02\x12\x42\n\x06Submit\x12\x18.secagg.v1.SubmitRequest\x1a\x19.secagg.v1.SubmitResponse\"\x03\x90\x02\x02\x12H\n\x08PutChunk\x12\x1a.secagg.v1.PutChunkRequest\x1a\x1b.secagg.v1.PutChunkResponse\"\x03\x90\x02\x02\x12H\n\x08GetChunk\x12\x1a.secagg.v1.GetChunkRequest\x1a\x1b.secagg.v1.GetChunkResponse\"\x03\x90\x02\x01\x12?\n\x05Renew\x12\x17.secagg.v1.RenewRequest\x1a\x18.secagg.v1.RenewResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#secagg/v1/aggregation_service.proto\x12\tsecagg.v1\x1a\x13secagg/v1/run.proto\x1a\x16secagg/v1/vector.proto\"B\n\x0bRunPosition\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x14\n\x0cstate_digest\x18\x03 \x01(\x0c\"\xc7\x01\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x16\n\x0eroster_version\x18\x03 \x01(\x04\x12\x15\n\rroster_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\x12)\n\tpositions\x18\x06 \x03(\x0b\x32\x16.secagg.v1.RunPosition\x12\x14\n\x0cpredecessors\x18\x07 \x03(\x0c\"\x9e\x01\n\rHelloResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12\x16\n\x0eroster_version\x18\x03 \x01(\x04\x12\x15\n\rroster_digest\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\x12\x15\n\rsigned_roster\x18\x06 \x01(\x0c\"K\n\x0bNextRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"\\\n\x0cNextResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12%\n\x08\x65nvelope\x18\x03 \x01(\x0b\x32\x13.secagg.v1.Envelope\"z\n\x08\x45nvelope\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12.\n\x08protocol\x18\x02 \x01(\x0b\x32\x1a.secagg.v1.ProtocolMessageH\x00\x12&\n\x06\x63losed\x18\x03 \x01(\x0b\x32\x14.secagg.v1.RunClosedH\x00\x42\x06\n\x04\x62ody\"o\n\x0fProtocolMessage\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\x0c\x12+\n\x07vectors\x18\x04 \x03(\x0b\x32\x1a.secagg.v1.VectorReference\"\\\n\tRunClosed\x12\"\n\x05state\x18\x01 \x01(\x0e\x32\x13.secagg.v1.RunState\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0c\n\x04name\x18\x04 \x01(\t\"e\n\rSubmitRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0f\n\x07message\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x0c\"\x10\n\x0eSubmitResponse\"G\n\x0fPutChunkRequest\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\"(\n\x10PutChunkResponse\x12\x14\n\x0cnext_missing\x18\x01 \x01(\r\"Z\n\x0fGetChunkRequest\x12#\n\x06vector\x18\x01 \x01(\x0b\x32\x13.secagg.v1.VectorId\x12\r\n\x05index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x0c\"3\n\x10GetChunkResponse\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.secagg.v1.Chunk\"(\n\x0cRenewRequest\x12\x18\n\x10not_after_unix_s\x18\x01 \x01(\x04\"$\n\rRenewResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x32\xac\x03\n\x12\x41ggregationService\x12?\n\x05Hello\x12\x17.secagg.v1.HelloRequest\x1a\x18.secagg.v1.HelloResponse\"\x03\x90\x02\x02\x12<\n\x04Next\x12\x16.secagg.v1.NextRequest\x1a\x17.secagg.v1.NextResponse\"\x03\x90\x02\x02\x12\x42\n\x06Submit\x12\x18.secagg.v1.SubmitRequest\x1a\x19.secagg.v1.SubmitResponse\"\x03\x90\x02\x02\x12H\n\x08PutChunk\x12\x1a.secagg.v1.PutChunkRequest\x1a\x1b.secagg.v1.PutChunkResponse\"\x03\x90\x02\x02\x12H\n\x08GetChunk\x12\x1a.secagg.v1.GetChunkRequest\x1a\x1b.secagg.v1.GetChunkResponse\"\x03\x90\x02\x01\x12?\n\x05Renew\x12\x17.secagg.v1.RenewRequest\x1a\x18.secagg.v1.RenewResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,23 +60,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROTOCOLMESSAGE']._serialized_start=821
   _globals['_PROTOCOLMESSAGE']._serialized_end=932
   _globals['_RUNCLOSED']._serialized_start=934
-  _globals['_RUNCLOSED']._serialized_end=1012
-  _globals['_SUBMITREQUEST']._serialized_start=1014
-  _globals['_SUBMITREQUEST']._serialized_end=1115
-  _globals['_SUBMITRESPONSE']._serialized_start=1117
-  _globals['_SUBMITRESPONSE']._serialized_end=1133
-  _globals['_PUTCHUNKREQUEST']._serialized_start=1135
-  _globals['_PUTCHUNKREQUEST']._serialized_end=1206
-  _globals['_PUTCHUNKRESPONSE']._serialized_start=1208
-  _globals['_PUTCHUNKRESPONSE']._serialized_end=1248
-  _globals['_GETCHUNKREQUEST']._serialized_start=1250
-  _globals['_GETCHUNKREQUEST']._serialized_end=1340
-  _globals['_GETCHUNKRESPONSE']._serialized_start=1342
-  _globals['_GETCHUNKRESPONSE']._serialized_end=1393
-  _globals['_RENEWREQUEST']._serialized_start=1395
-  _globals['_RENEWREQUEST']._serialized_end=1435
-  _globals['_RENEWRESPONSE']._serialized_start=1437
-  _globals['_RENEWRESPONSE']._serialized_end=1473
-  _globals['_AGGREGATIONSERVICE']._serialized_start=1476
-  _globals['_AGGREGATIONSERVICE']._serialized_end=1904
+  _globals['_RUNCLOSED']._serialized_end=1026
+  _globals['_SUBMITREQUEST']._serialized_start=1028
+  _globals['_SUBMITREQUEST']._serialized_end=1129
+  _globals['_SUBMITRESPONSE']._serialized_start=1131
+  _globals['_SUBMITRESPONSE']._serialized_end=1147
+  _globals['_PUTCHUNKREQUEST']._serialized_start=1149
+  _globals['_PUTCHUNKREQUEST']._serialized_end=1220
+  _globals['_PUTCHUNKRESPONSE']._serialized_start=1222
+  _globals['_PUTCHUNKRESPONSE']._serialized_end=1262
+  _globals['_GETCHUNKREQUEST']._serialized_start=1264
+  _globals['_GETCHUNKREQUEST']._serialized_end=1354
+  _globals['_GETCHUNKRESPONSE']._serialized_start=1356
+  _globals['_GETCHUNKRESPONSE']._serialized_end=1407
+  _globals['_RENEWREQUEST']._serialized_start=1409
+  _globals['_RENEWREQUEST']._serialized_end=1449
+  _globals['_RENEWRESPONSE']._serialized_start=1451
+  _globals['_RENEWRESPONSE']._serialized_end=1487
+  _globals['_AGGREGATIONSERVICE']._serialized_start=1490
+  _globals['_AGGREGATIONSERVICE']._serialized_end=1918
 # @@protoc_insertion_point(module_scope)

@@ -298,22 +298,26 @@ class RunClosed(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     state: _run_pb2.RunState.ValueType
     """How it ended."""
     reason: _builtins.str
     """Why, for people; at most 4096 bytes."""
     round: _builtins.int
     """The last complete round; 0 if none."""
+    name: _builtins.str
+    """The operator's name for the run, for people; UTF-8, at most 512 bytes, nobody signs it."""
     def __init__(
         self,
         *,
         state: _run_pb2.RunState.ValueType = ...,
         reason: _builtins.str = ...,
         round: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "round", b"round", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason", "round", b"round", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -312,7 +312,7 @@ class RunSummary(_message.Message):
     run_id: _builtins.bytes
     """The run; exactly 16 bytes."""
     name: _builtins.str
-    """The operator's name for it, UTF-8, at most 128 bytes."""
+    """The operator's name for it, UTF-8, at most 128 characters."""
     algorithm: _builtins.str
     """The algorithm's name, such as "fedavg" or "scaffold"."""
     state: Global___RunState.ValueType
