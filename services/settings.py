@@ -96,11 +96,25 @@ def parse_config(text: bytes, model: type[Model], *, source: str, base: Path) ->
     try:
         return model.model_validate(table, context={"base": base})
     except ValidationError as error:
-        problems = error.errors(include_url=False)
+        problems = _without_echoes(error.errors(include_url=False), model)
         lines = "\n".join(f"  {_explain(problem, model)}" for problem in problems)
         keys = tuple(_dotted(problem["loc"]) for problem in problems)
         lines += _looks_like(table, model)
         raise ConfigError(f"{source}: {len(keys)} problem(s)\n{lines}", keys=keys) from error
+
+
+def _without_echoes(problems: list[ErrorDetails], model: type[BaseModel]) -> list[ErrorDetails]:
+    """Leave out the keys that are missing only because one beside them is misspelled."""
+    meant = {
+        _meant(_dotted(problem["loc"]), model)
+        for problem in problems
+        if problem["type"] == "extra_forbidden"
+    }
+    return [
+        problem
+        for problem in problems
+        if problem["type"] != "missing" or _dotted(problem["loc"]) not in meant
+    ]
 
 
 def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
@@ -138,18 +152,27 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _suggest(key: str, model: type[BaseModel]) -> str:
-    """Find the known key that was probably meant: in the same table first, else anywhere."""
-    table, name = _table(key), key.rpartition(".")[2]
-    known = list(_keys(model))
-    beside = {
-        other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == table
-    }
-    anywhere = {other.rpartition(".")[2]: other for other in reversed(known)}
+    """Name the known key that was probably meant, and the keys of the same table."""
+    beside = _beside(key, model)
     here = f"; known here: {', '.join(sorted(beside))}" if beside else ""
-    for names, cutoff in ((beside, 0.6), (anywhere, 0.75)):
-        if close := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
-            return f"; did you mean {names[close[0]]}?{here.replace('; k', ' K')}"
-    return here
+    meant = _meant(key, model)
+    return f"; did you mean {meant}?{here.replace('; k', ' K')}" if meant else here
+
+
+def _meant(key: str, model: type[BaseModel]) -> str:
+    """Find the known key that was probably meant: in the same table first, else anywhere."""
+    anywhere = {other.rpartition(".")[2]: other for other in reversed(list(_keys(model)))}
+    for names, cutoff in ((_beside(key, model), 0.6), (anywhere, 0.75)):
+        if close := difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=cutoff):
+            return names[close[0]]
+    return ""
+
+
+def _beside(key: str, model: type[BaseModel]) -> dict[str, str]:
+    """The known keys of the key's own table by their last part."""
+    return {
+        other.rpartition(".")[2]: other for other in _keys(model) if _table(other) == _table(key)
+    }
 
 
 def _table(key: str) -> str:

@@ -99,7 +99,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     """Nobody fixes a file one error at a time."""
     with pytest.raises(ConfigError) as caught:
         parse_run(RUN.replace("steps", "step").replace("rounds", "round"))
-    assert set(caught.value.keys) == {"run.round", "run.rounds", "local.step", "local.steps"}
+    assert set(caught.value.keys) == {"run.round", "local.step"}
 
 
 def test_a_noised_sum_is_not_recomputed() -> None:
@@ -278,3 +278,31 @@ def test_a_mistyped_key_is_corrected_and_its_neighbors_are_listed() -> None:
     assert "local.stepz: unknown key; did you mean local.steps? Known here: batch" in str(
         caught.value
     )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "meant"),
+    [
+        ("steps = 5", "step = 5", "local.steps"),
+        ("learning_rate", "learning_rates", "local.learning_rate"),
+        ("[local]", "[locals]", "local"),
+        ("rounds = 10", "round = 10", "run.rounds"),
+    ],
+)
+def test_a_misspelled_key_is_one_problem(right: str, wrong: str, meant: str) -> None:
+    """That the right one is missing follows from it, and is not said."""
+    with pytest.raises(ConfigError) as caught:
+        parse_run(RUN.replace(right, wrong))
+    text = str(caught.value)
+    assert text.startswith("run.toml: 1 problem(s)\n")
+    assert f"did you mean {meant}?" in text
+    assert "got none" not in text
+
+
+def test_a_missing_key_is_told_beside_a_misspelled_one() -> None:
+    """Only the key that was meant is left out."""
+    with pytest.raises(ConfigError) as caught:
+        parse_run(RUN.replace("steps = 5", "step = 5").replace("learning_rate = 0.1", ""))
+    text = str(caught.value)
+    assert text.startswith("run.toml: 2 problem(s)\n")
+    assert "local.learning_rate: expected a value, got none" in text
