@@ -9,7 +9,7 @@ out, whoever knows which one that must be knows its range. Against totals that c
 ranges would give one silo's counts by bisection; so a silo answers for one total of each column
 only, in all runs together (fl.query_run).
 
-The advice is where to start, not where to end: FedAvg is the baseline to run first whatever it
+The advice is where to start, not where to end: FedAvg is the baseline to run, too, whatever it
 says. Thresholds are rules of thumb: half a nat is what a silo with nine tenths of one of two even
 classes has.
 """
@@ -32,12 +32,14 @@ DIVERGENCES: Final = "divergences"
 # Upper ends of the ranges, in nats; the last range has none.
 EDGES: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.7, 1.5)
 
+_BASELINE: Final = "fedavg"
 _MILD: Final = 0.05
 _STRONG: Final = 0.35
 # SCAFFOLD's variates are as old as a silo's last round; below this its edge is lost (measured in
 # its own paper at 1 to 5 %, and here from a third on).
 _HIGH_PARTICIPATION: Final = 0.5
 _SLOW_UPLOAD_S: Final = 30.0
+_SHORT_UPLOAD_S: Final = 0.05
 _BITS_PER_BYTE: Final = 8
 _PSEUDO_COUNT: Final = 0.5
 
@@ -147,11 +149,12 @@ def advise(total: Mapping[str, NDArray[np.int64]], known: Circumstances) -> Advi
     typical, worst = _quantile(counts, 0.5), _quantile(counts, 0.9)
     skew = _skew(typical, worst)
     reasons = [
-        "Run FedAvg first: it is the baseline that anything else must beat.",
         f"Skew is {skew}: half of the silos lie within {_shown(typical)} of all data together, "
         f"nine tenths within {_shown(worst)}.",
     ]
     algorithm, proximal = _method(skew, known, reasons)
+    if algorithm != _BASELINE:
+        reasons.append("Run FedAvg beside it: it is the baseline that anything else must beat.")
     compression, bits = _uplink(known, reasons)
     return Advice(
         algorithm=algorithm,
@@ -166,8 +169,11 @@ def advise(total: Mapping[str, NDArray[np.int64]], known: Circumstances) -> Advi
 def _method(skew: Skew, known: Circumstances, reasons: list[str]) -> tuple[str, float]:
     share = f"{known.participation:.0%}"
     if skew is Skew.NONE and known.equal_work:
-        reasons.append("FedAvg: silos are so alike that their local steps hardly drift apart.")
-        return "fedavg", 0.0
+        reasons.append(
+            "FedAvg: silos are so alike that their local steps hardly drift apart; it is the "
+            "baseline that anything else must beat."
+        )
+        return _BASELINE, 0.0
     if skew is not Skew.NONE and known.equal_work and known.participation >= _HIGH_PARTICIPATION:
         reasons.append(
             f"SCAFFOLD: with {share} of the silos in a round, control variates are fresh enough to "
@@ -195,7 +201,10 @@ def _uplink(known: Circumstances, reasons: list[str]) -> tuple[CompressionPlan, 
     )
     upload_s = known.parameters * plain.ring_bits / known.uplink_bits_per_s
     if upload_s <= _SLOW_UPLOAD_S:
-        reasons.append(f"No compression: an upload takes about {upload_s:.1f} s.")
+        seconds = (
+            f"about {upload_s:.1f} s" if upload_s >= _SHORT_UPLOAD_S else "no time to speak of"
+        )
+        reasons.append(f"No compression: an upload takes {seconds}.")
         return CompressionPlan(), 16
     rotated = CompressionPlan(rotate=True)
     small = stated_error(

@@ -125,4 +125,4 @@ def _table_lines(table: "tuple[NoiseRow, ...]", delta: float, q: float) -> list[
 
 
 def _line(epsilon: str, rounds: str, cells: Iterable[str]) -> str:
-    return f"{epsilon:<9}{rounds:<8}{''.join(f'{cell:<14}' for cell in cells)}".rstrip()
+    return f"{epsilon:<9}{rounds:<8}{''.join(f'{cell:<16}' for cell in cells)}".rstrip()

@@ -82,7 +82,14 @@ def start(
         typer.echo(f"note: {warning}", err=True)
     run, state = _do(_start(config, operator, resume))
     show({"run": run.hex, "state": state}, run.hex, as_json=as_json)
-    if watch_too:
+    if not watch_too:  # on stderr: a script reads nothing but the id on stdout
+        short = run.hex[:8]
+        typer.echo(
+            f"{state}; follow it with `secagg run watch {short}`, end it with "
+            f"`secagg run stop {short}`",
+            err=True,
+        )
+    else:
         raise typer.Exit(_do(_watch(operator, run.hex, as_json=as_json)))
 
 

@@ -12,7 +12,7 @@ from services.cli.run import OPERATOR_FILE, Operator, Resume, Run, exit_code
 
 if TYPE_CHECKING:
     from fl.advisor import Advice, Circumstances
-    from fl.queries import Columns, StatisticsQuery, StatisticsResult
+    from fl.queries import Columns, NumericResult, StatisticsQuery, StatisticsResult
     from fl.query_plan import QueryPlan
     from services.query_config import Advise
     from services.wire.calls import RunStatus
@@ -372,9 +372,21 @@ def _text(result: "StatisticsResult") -> str:
         shown = (numbers.quantile(share) for share in _QUARTILES)
         quartiles = ", ".join("beyond the bins" if one is None else f"{one:.4g}" for one in shown)
         lines.append(f"  quartiles {quartiles} (± {numbers.quantile_error:.3g})")
-        lines.append(f"  bins {' '.join(map(str, numbers.counts[1:-1]))}")
+        lines.append(f"  bins {_bins(numbers)}")
         lines.append(f"  below {numbers.counts[0]}, above {numbers.counts[-1]}")
     for name, texts in result.categorical.items():
         counts = ", ".join(f"{category} {count}" for category, count in texts.counts.items())
         lines.append(f"{name}: {counts}, other {texts.other}, missing {texts.missing}")
     return "\n".join(lines)
+
+
+def _bins(numbers: "NumericResult") -> str:
+    """Each bin with its edges; the last one holds its upper edge, too."""
+    edges = [f"{edge:.6g}" for edge in numbers.edges]
+    ends = [")"] * (len(edges) - 2) + ["]"]
+    return ", ".join(
+        f"[{low}, {high}{end} {count}"
+        for low, high, end, count in zip(
+            edges[:-1], edges[1:], ends, numbers.counts[1:-1], strict=True
+        )
+    )

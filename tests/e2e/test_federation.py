@@ -116,7 +116,7 @@ class World:
         operator = str(self.federation.operator_file)
         return self.secagg(
             "run", "start", "-c", str(path), "--operator", operator, expect=0
-        ).strip()
+        ).split()[0]
 
     def watch(self, run: str, *, expect: int) -> list[RoundReport]:
         """Follow a run to its end; returns its rounds."""
@@ -293,7 +293,7 @@ def test_a_run_that_every_silo_refuses_fails_with_their_reasons(world: World) ->
     text += '[task.target]\nname = "ill"\npositive = "yes"\n'
     path.write_text(text, encoding="utf-8")
     operator = str(world.federation.operator_file)
-    run = world.secagg("run", "start", "-c", str(path), "--operator", operator, expect=0).strip()
+    run = world.secagg("run", "start", "-c", str(path), "--operator", operator, expect=0).split()[0]
     assert world.watch(run, expect=1) == []
     reason = world.reason(run)
     for name in SILOS:

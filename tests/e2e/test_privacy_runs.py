@@ -114,7 +114,7 @@ class World:
         rate = 0.05 + self._runs / 1000
         path.write_text(RUN.format(rounds=rounds, learning_rate=rate, h_dp=h_dp), "utf-8")
         operator = ("--operator", str(self.federation.operator_file))
-        run = self.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        run = self.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
         self.secagg("run", "watch", run, *operator, expect=expect)
         return run
 
@@ -229,7 +229,7 @@ def test_a_run_without_a_plan_is_refused_where_there_is_a_budget(world: World) -
     path = world.federation.home / "plain.toml"
     path.write_text(text, "utf-8")
     operator = ("--operator", str(world.federation.operator_file))
-    run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+    run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
     world.secagg("run", "watch", run, *operator, expect=1)
     reason = world.status(run).summary.reason
     assert "privacy budget" in reason
@@ -387,7 +387,7 @@ def test_units_are_protected_in_real_processes(
         path = federation.home / "run.toml"
         path.write_text(RECORDS.format(mode=mode, metrics=metrics), encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
-        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
         world.secagg("run", "watch", run, *operator, expect=0)
         figures = world.status(run).rounds[0].metrics
         assert 0.0 <= figures["accuracy"] <= 1.0
@@ -435,7 +435,7 @@ def test_a_coordinator_that_noises_keeps_and_tells_the_noised_sum_only(tmp_path:
         path = federation.home / "run.toml"
         path.write_text(text.replace("min_silos = 4", "min_silos = 3"), encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
-        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
         world.secagg("run", "watch", run, *operator, expect=0)
         for child in world.silos.values():
             child.wait_for("model-kept", run=run, timeout_s=PATIENCE_S)
@@ -471,7 +471,7 @@ def test_a_coordinator_that_dies_around_a_release_settles_it_once(
         path = federation.home / "run.toml"
         path.write_text(text.replace("min_silos = 4", "min_silos = 3"), encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
-        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
         first.wait(timeout_s=PATIENCE_S)
         second = federation.start_coordinator(wait=False)
         second.wait_for("listening", timeout_s=PATIENCE_S)
@@ -505,7 +505,7 @@ def test_a_stopped_attempt_is_charged_unless_enough_promise_that_it_is_dead(
         path = federation.home / "run.toml"
         path.write_text(RUN.format(rounds=1, learning_rate=0.08, h_dp=2), encoding="utf-8")
         operator = ("--operator", str(federation.operator_file))
-        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).strip()
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
         phase = "mask" if point == "upload" else "unmask"
         hub.wait_for("phase", phase=phase, timeout_s=PATIENCE_S)
         for child in world.silos.values():

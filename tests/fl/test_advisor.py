@@ -85,8 +85,9 @@ def test_what_is_advised(
     """SCAFFOLD for high participation only, a starting μ for FedProx, and always the baseline."""
     advice = advise(released(divergences), Circumstances(**{**KNOWN, **changes}))
     assert (advice.algorithm, advice.proximal) == (algorithm, proximal)
-    assert advice.reasons[0].startswith("Run FedAvg first")
-    assert len(advice.reasons) == 4
+    assert " ".join(advice.reasons).count("FedAvg") == 1
+    assert " ".join(advice.reasons).count("the baseline that anything else must beat") == 1
+    assert len(advice.reasons) == (3 if algorithm == "fedavg" else 4)
     assert any(algorithm == reason.partition(":")[0].lower() for reason in advice.reasons)
     plan = TrainingPlan(
         task=TaskPlan(),
@@ -104,7 +105,7 @@ def test_a_few_very_different_silos_make_the_skew_mild() -> None:
     """The median alone would not see them."""
     advice = advise(released([0.01] * 4 + [3.0] * 2), Circumstances(**KNOWN))
     assert advice.skew is Skew.MILD
-    assert "more than 1.5 nats" in advice.reasons[1]
+    assert "more than 1.5 nats" in advice.reasons[0]
 
 
 def test_slow_uplinks_are_advised_to_compress() -> None:

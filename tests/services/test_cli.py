@@ -501,3 +501,13 @@ def test_a_run_s_end_has_an_exit_code_of_its_own() -> None:
     assert [state for state, code in codes.items() if code == 11] == [RunState.BUDGET_EXHAUSTED]
     others = {RunState.FINISHED, RunState.STOPPED, RunState.BUDGET_EXHAUSTED}
     assert {code for state, code in codes.items() if state not in others} == {1}
+
+
+def test_the_core_alone_says_what_the_command_line_needs(tmp_path: Path) -> None:
+    """The command is installed with it; what is missing is named, without a traceback."""
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(name='typer')\n", "utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = secagg("--help", PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: typer is not installed; the command line needs secagg[")
+    assert done.stderr.count("\n") == 1

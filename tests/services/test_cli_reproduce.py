@@ -100,7 +100,7 @@ def test_tables_are_described_together(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "120 rows" in done.stdout
     assert "age: 0 missing, mean 39.5, sd 11.5434" in done.stdout
-    assert "bins 15 75 30 0" in done.stdout
+    assert "bins [0, 25) 15, [25, 50) 75, [50, 75) 30, [75, 100] 0" in done.stdout
     assert "sick: no 60, yes 60, other 0, missing 0" in done.stdout
     done = CliRunner().invoke(app, ["stats", "describe", *options, "--json"])
     facts = json.loads(done.stdout)
@@ -109,11 +109,12 @@ def test_tables_are_described_together(tmp_path: Path) -> None:
 
 
 def test_advice_gives_its_reasons(tmp_path: Path) -> None:
-    """The baseline first; unequal work rules control variates out."""
+    """The baseline is named once; unequal work rules control variates out."""
     asked = ["stats", "advise", *silos(tmp_path), "--target", "sick", "--parameters", "2"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("Start with scaffold.\n  Run FedAvg first")
+    assert done.stdout.startswith("Start with scaffold.\n  Skew is")
+    assert done.stdout.count("Run FedAvg beside it") == 1
     done = CliRunner().invoke(app, [*asked, "--unequal-work", "--json"])
     assert json.loads(done.stdout)["algorithm"] == "fedprox"
 
