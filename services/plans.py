@@ -71,6 +71,8 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
         settings = _task_settings(config.task)
         privacy = privacy_plan(config, settings)
         is_plain = privacy is None
+        standardizes = _standardizes(config.task, default=is_plain)
+        _require_means(config.task, standardizes=standardizes)
         plan = TrainingPlan(
             task=TaskPlan(name=config.task.name, settings=settings),
             local=LocalPlan(
@@ -95,7 +97,7 @@ def build_plan(config: RunConfig, *, max_silos: int) -> TrainingPlan:
             metrics=config.run.metrics and (is_plain or "metrics" in asked),
             auc_bins=config.run.auc_bins,
             concordance=config.run.concordance,
-            standardize=_standardizes(config.task, default=is_plain),
+            standardize=standardizes,
             seed=config.run.seed,
             work=WorkPlan(
                 kind=Work(config.local.work),
@@ -166,12 +168,20 @@ def warnings(config: RunConfig) -> list[str]:
         ("run.auc_bins", config.run.auc_bins > 0),
         ("run.concordance", config.run.concordance),
     ]
+    unscaled = [
+        str(one.get("name"))
+        for one in config.task.features
+        if one.get("kind", "numeric") == "numeric" and "scale" not in one
+    ]
     return [
         f"{key}: counts rows; when one silo drops out or comes back, the sums of two rounds give "
         "its own count away (SECURITY.md)"
         for key, is_asked in counts
         if is_asked
-    ]
+    ] + [
+        f"task.features {', '.join(unscaled)}: no scale, and under a privacy plan nothing is "
+        "standardized: the model sees raw numbers; name a public constant to divide them by"
+    ] * (config.privacy is not None and bool(unscaled))
 
 
 def _algorithm_settings(algorithm: Algorithm) -> dict[str, object]:
@@ -194,6 +204,18 @@ def _task_settings(task: Task) -> dict[str, object]:
             "hidden": list(task.hidden),
         }
     ).to_settings()
+
+
+def _require_means(task: Task, *, standardizes: bool) -> None:
+    """Refuse blank cells that shall become a mean which no round sums."""
+    names = [str(one.get("name")) for one in task.features if one.get("missing") == "mean"]
+    if names and not standardizes:
+        raise ConfigError(
+            f'task.features {", ".join(names)}: missing = "mean" needs the means that '
+            "task.standardize sums, and this run sums none (a privacy plan allows none); expected "
+            'missing = "zero" or "refuse"',
+            keys=("task.features",),
+        )
 
 
 def _standardizes(task: Task, *, default: bool) -> bool:

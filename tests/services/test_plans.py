@@ -6,7 +6,7 @@ import pytest
 
 from fl.plan import TrainingPlan
 from services.errors import ConfigError
-from services.plans import build_plan
+from services.plans import build_plan, warnings
 from services.run_config import RunConfig
 from services.settings import parse_config
 
@@ -144,3 +144,26 @@ def test_a_rule_of_the_learning_package_is_a_config_error(
     """The run is named and the package's own words follow."""
     with pytest.raises(ConfigError, match=f"run first: .*{words}"):
         plan_of(RUN.replace(*change))
+
+
+def test_a_mean_that_no_round_sums_is_refused_at_once() -> None:
+    """Not by a silo in its first round, when its answer to the plan is on record."""
+    text = RUN.replace('{ name = "age" }', '{ name = "age", missing = "mean" }')
+    assert plan_of(text).standardize
+    with pytest.raises(ConfigError, match=r'task.features age: missing = "mean" needs the means'):
+        plan_of(text.replace("[task]", "[task]\nstandardize = false"))
+
+
+def test_raw_numbers_under_a_privacy_plan_are_noted() -> None:
+    """Without standardization only a declared scale makes columns alike."""
+    private = (
+        '[privacy]\nmode = "fedsgd"\nadjacency = "zero_out"\nclip = 1.0\nz = 1.0\ndelta = 1e-5\n'
+    )
+    scaled = private + RUN.replace('{ name = "age" }', '{ name = "age", scale = 50.0 }')
+    assert [note.partition(":")[0] for note in notes_of(private + RUN)] == ["task.features age"]
+    assert notes_of(scaled) == notes_of(RUN) == []
+
+
+def notes_of(text: str) -> list[str]:
+    """What is noted of settings."""
+    return warnings(parse_config(text.encode(), RunConfig, source="run.toml", base=Path("/base")))
