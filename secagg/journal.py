@@ -163,7 +163,8 @@ class SiloHistory:
     def __init__(self, lines: Iterable[JournalLine] = ()) -> None:
         """Replay the lines in the order they were written."""
         self._traces: dict[AttemptId, _Trace] = {}
-        self._liars: dict[bytes, set[int]] = {}  # by the state whose sum they spoiled
+        # By the run and the state whose sum they spoiled.
+        self._liars: dict[tuple[RunId, bytes], set[int]] = {}
         for line in lines:
             if isinstance(line, AttemptSummary):
                 self._traces[line.attempt] = _Trace(
@@ -208,7 +209,8 @@ class SiloHistory:
     def apply(self, record: JournalRecord) -> None:
         """Take one more record into account."""
         if record.event is JournalEvent.LIFTED:
-            self._liars.setdefault(record.message, set()).update(record.survivors)
+            spoiled = (record.attempt.run, record.message)
+            self._liars.setdefault(spoiled, set()).update(record.survivors)
             return
         trace = self._traces.setdefault(record.attempt, _Trace())
         trace.events.add(record.event)
@@ -231,18 +233,20 @@ class SiloHistory:
         """
         for attempt, trace in self._traces.items():
             is_same = attempt.run == run and trace.model_hash == told.model_hash
-            if is_same and trace.is_open and self._honest(trace) == self._honest(told) is not None:
+            if not is_same or not trace.is_open:
+                continue
+            if self._honest(run, trace) == self._honest(run, told) is not None:
                 trace.events.add(JournalEvent.CLOSED)
 
-    def _honest(self, trace: _Trace) -> tuple[int, ...] | None:
-        """The certified survivors without those proven to have spoiled a sum over this state.
+    def _honest(self, run: RunId, trace: _Trace) -> tuple[int, ...] | None:
+        """The certified survivors but those proven to have spoiled a sum of this run and state.
 
         Their inputs to it are nobody's secret; what they contribute elsewhere may be, once their
         machines are repaired.
         """
         if trace.survivors is None:
             return None
-        liars = self._liars.get(trace.model_hash, ())
+        liars = self._liars.get((run, trace.model_hash), ())
         return tuple(seat for seat in trace.survivors if seat not in liars)
 
     @property
@@ -343,7 +347,7 @@ class SiloHistory:
         They are on disk before this silo's shares leave, for a server can withhold its result
         (SA1 spec 2.4).
         """
-        survivors = [self._honest(trace) for trace in self._traces.values()]
+        survivors = [self._honest(attempt.run, trace) for attempt, trace in self._traces.items()]
         return [frozenset(seats) for seats in survivors if seats is not None]
 
     def prior(self, kind: str, model: bytes, run: RunId) -> tuple[tuple[int, ...] | None, ...]:
@@ -363,6 +367,8 @@ class SiloHistory:
                 and trace.submission is not None
                 and trace.submission.parameters.kind == kind
             )
-            if (same_state or still_open) and (known := self._honest(trace)) not in found:
+            if (same_state or still_open) and (
+                known := self._honest(attempt.run, trace)
+            ) not in found:
                 found.append(known)
         return tuple(found)

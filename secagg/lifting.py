@@ -10,6 +10,7 @@ from typing import Final
 
 from secagg.errors import EvidenceError, RemoteProtocolError, SurvivorsMismatchError
 from secagg.evidence import Evidence, EvidenceKind, judge
+from secagg.ids import RunId
 from secagg.messages import SurvivorsRequest
 from secagg.roster import Roster
 
@@ -21,31 +22,40 @@ OF_DEALERS: Final = frozenset({EvidenceKind.BAD_DEALER, EvidenceKind.FALSE_PAIR}
 _ONE_STATE: Final = frozenset({"statistics"})
 
 
-def may_lift(case: Evidence, *, kind: str, model_hash: bytes, roster: Roster) -> bool:
-    """Whether a case is of the sort that counts in a round: about a dealer, and this very state.
+def may_lift(case: Evidence, *, run: RunId, kind: str, model_hash: bytes, roster: Roster) -> bool:
+    """Whether a case counts in a round: about a dealer, in this run, over this very state.
 
     Whether it proves anything is another question: `secagg.evidence.judge`.
 
     Args:
         case: the case.
+        run: of the round. In another one over the same state the dealer may have answered honestly.
         kind: of the round.
         model_hash: of its state.
         roster: of its ctx.
     """
-    about = (case.parameters.kind, case.model_hash, case.parameters.roster_digest)
-    is_same = about == (kind, model_hash, roster.digest()) and kind not in _ONE_STATE
+    of = case.parameters
+    about = (of.run, of.kind, case.model_hash, of.roster_digest)
+    is_same = about == (run, kind, model_hash, roster.digest()) and kind not in _ONE_STATE
     return case.kind in OF_DEALERS and is_same
 
 
 def proven_liars(
-    request: SurvivorsRequest, *, seat: int, kind: str, model_hash: bytes, roster: Roster
+    request: SurvivorsRequest,
+    *,
+    seat: int,
+    run: RunId,
+    kind: str,
+    model_hash: bytes,
+    roster: Roster,
 ) -> frozenset[int]:
     """A6, priors: the seats that may be missing, each proven by the case that came with U3.
 
     Args:
         request: U3, and the cases.
         seat: this silo, which knows better than any case against it.
-        kind: of the round.
+        run: of the round.
+        kind: likewise.
         model_hash: of the state that this silo has accepted.
         roster: the one that ctx names.
 
@@ -62,10 +72,10 @@ def proven_liars(
             raise SurvivorsMismatchError(
                 f"a case against a dealer does not hold: {error}"
             ) from error
-        if not may_lift(case, kind=kind, model_hash=model_hash, roster=roster):
+        if not may_lift(case, run=run, kind=kind, model_hash=model_hash, roster=roster):
             raise SurvivorsMismatchError(
                 "a seat is left out of earlier survivors for a bad dealer's proof about this state "
-                "only"
+                "only, of this run"
             )
         if case.accused == seat:
             raise SurvivorsMismatchError("this silo is called a bad dealer, and is none")

@@ -561,11 +561,12 @@ class ServerRound:
 
     def _proven_liars(self) -> dict[int, Evidence]:
         """The cases that allow to leave a seat out of earlier survivors in this round."""
-        kind, model_hash = self.parameters.kind, self._state_notice.model_hash
+        run, kind = self.parameters.run, self.parameters.kind
+        model_hash = self._state_notice.model_hash
         return {
             case.accused: case
             for case in self._cases
-            if may_lift(case, kind=kind, model_hash=model_hash, roster=self._roster)
+            if may_lift(case, run=run, kind=kind, model_hash=model_hash, roster=self._roster)
         }
 
     def _may_sum(self, seats: tuple[int, ...]) -> bool:

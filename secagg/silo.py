@@ -376,6 +376,7 @@ class SiloRound:
         liars = proven_liars(
             message,
             seat=self.seat,
+            run=self.parameters.run,
             kind=self.parameters.kind,
             model_hash=self._view.model_hash,
             roster=self._roster,

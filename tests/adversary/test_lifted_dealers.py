@@ -289,10 +289,58 @@ def test_a_case_about_another_state() -> None:
 def test_a_case_lifts_nobody_from_exact_queries() -> None:
     """They share one state: who spoiled one sum over it may be honest in the next."""
     case, roster = lost().case(), FEDERATION.roster
-    where: dict[str, Any] = {"model_hash": case.model_hash, "roster": roster}
+    where: dict[str, Any] = {
+        "model_hash": case.model_hash,
+        "roster": roster,
+        "run": case.parameters.run,
+    }
     assert may_lift(case, kind=case.parameters.kind, **where)
     query = replace(case, parameters=replace(case.parameters, kind="statistics"))
     assert not may_lift(query, kind="statistics", **where)
+
+
+def honest_in_another_run(first: BadlyDealt) -> Stage:
+    """All six sum the same state in another run, the liar repaired; the result is withheld."""
+    later = Stage(
+        6,
+        federation=FEDERATION,
+        histories={seat: SiloHistory(first.journals[seat]) for seat in (*HONEST, LIAR)},
+        inputs=first.inputs,
+        run=RunId(b"after the repair"),
+    )
+    for seat in HONEST:
+        later.journals[seat] += first.journals[seat]
+    later.open_shares()
+    return later
+
+
+def test_a_case_of_another_run() -> None:
+    """What spoiled one run's sum over a state says nothing of who was honest in another's."""
+    first = lost()
+    later = honest_in_another_run(first)
+    again_there = again(later, run=later.parameters.run)
+    assert again_there.last(1, MaskedInput).prior == (*HONEST, LIAR)
+    for seat in HONEST:
+        again_there.refuses(
+            seat, request(again_there, first.case()), SurvivorsMismatchError, "only, of this run"
+        )
+
+
+def test_what_was_proven_in_another_run_is_not_remembered_here() -> None:
+    """The silo has judged it there; here the seat counts like any other."""
+    first = lost()
+    later = honest_in_another_run(first)
+    kind, run = later.parameters.kind, later.parameters.run
+    model = messages.model_hash(kind, MODEL)
+    line = JournalRecord(
+        event=JournalEvent.LIFTED,
+        attempt=first.parameters.attempt_id,
+        message=model,
+        survivors=(LIAR,),
+    )
+    known = SiloHistory([*later.journals[1], line])
+    assert set(known.prior(kind, model, run)) == {HONEST, (*HONEST, LIAR)}
+    assert known.certified() == [frozenset(HONEST), frozenset((*HONEST, LIAR))]
 
 
 def test_a_case_under_another_roster() -> None:
