@@ -244,6 +244,17 @@ class Budget:
             PlanError: no such open charge, or the proof does not show it.
             LedgerConflictError: somebody else appended at the same moment.
         """
+        self.require_proof(charge, proof, checker=checker)
+        found = self._open(charge)
+        body: dict[str, Json] = {"intent": charge, "returned": True, "proof": proof.to_json()}
+        self._append(Kind.ROUND_ABORT, body, time_utc=time_utc, run_id=found.run_id)
+
+    def require_proof(self, charge: str, proof: Proof, *, checker: StatementChecker) -> None:
+        """Refuse what does not show that nothing was released.
+
+        Raises:
+            PlanError: no such open charge, or too few promises that the checker accepts.
+        """
         found = self._open(charge)
         quorum = self._book.quorum(found)
         genuine = {
@@ -256,8 +267,6 @@ class Budget:
                 f"proof: expected {quorum.needed} genuine promises of the plan's "
                 f"{len(quorum.members)} silos, got {len(genuine)}"
             )
-        body: dict[str, Json] = {"intent": charge, "returned": True, "proof": proof.to_json()}
-        self._append(Kind.ROUND_ABORT, body, time_utc=time_utc, run_id=found.run_id)
 
     def abort(self, charge: str, *, time_utc: str, reason: str) -> None:
         """Note that a round ended without a sum; without proof the charge stays.

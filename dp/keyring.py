@@ -75,7 +75,7 @@ class Rotation:
         return cls(seq=entry.seq, name=name, old=old, key=key, accepted=signature)
 
 
-Keys = Mapping[str, bytes | Collection[bytes]]
+Keys = Mapping[str, bytes | Sequence[bytes]]
 
 
 class Keyring:
@@ -86,8 +86,8 @@ class Keyring:
 
         Args:
             entries: the ledger, GENESIS first.
-            known: by name, the raw public keys that signed rosters list or have listed. A list or
-                tuple of them has the oldest first: a lost key has a later one as its successor.
+            known: by name, the raw public keys that signed rosters list or have listed, oldest
+                first: a lost key has a later one as its successor.
 
         Raises:
             LedgerIntegrityError: a key takes another's place for which nobody who is known speaks.
@@ -95,7 +95,8 @@ class Keyring:
         self._valid = {name: keys_of(keys) for name, keys in known.items()}
         self.ring = {name: set(keys) for name, keys in self._valid.items()}
         self._order = {
-            name: tuple(keys) for name, keys in known.items() if isinstance(keys, list | tuple)
+            name: (keys,) if isinstance(keys, bytes) else tuple(keys)
+            for name, keys in known.items()
         }
         chains: dict[str, list[Rotation]] = {}
         for entry in entries:
@@ -189,11 +190,11 @@ def follow_in_order(groups: Sequence[Collection[bytes]], order: Sequence[bytes])
 
     Args:
         groups: keys that accepted one another, one group after each lost key.
-        order: the keys of signed rosters, oldest first; empty where the order is not known.
+        order: the keys of signed rosters, oldest first.
     """
     places = {key: place for place, key in enumerate(order)}
     newest = [max((places.get(key, -1) for key in group), default=-1) for group in groups]
-    return not order or all(one < two for one, two in pairwise(newest))
+    return all(one < two for one, two in pairwise(newest))
 
 
 def keys_of(keys: bytes | Collection[bytes]) -> set[bytes]:

@@ -8,7 +8,7 @@ Every finding is collected with its place; nothing here stops at the first.
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ _ENTRY_PREFIX: Final = b"SA1/ledger-entry\0"
 # An entry is a JSON object; what it must hold is checked where it is read.
 Object = dict[str, Any]
 # Raw public keys by name: one, or all that signed rosters have listed; in a list the oldest first.
-Keys = Mapping[str, bytes | Collection[bytes]]
+Keys = Mapping[str, bytes | Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def check_signatures(
     kind, writer = entries[0]["body"].get("ledger"), entries[0]["body"].get("writer")
     found.need(0, kind in ("run", "data_set"), "GENESIS names no known kind of ledger")
     valid = {name: set(known) for name, known in ring.items()}
-    order = {name: list(given) for name, given in keys.items() if isinstance(given, list | tuple)}
+    order = {name: [key] if isinstance(key, bytes) else list(key) for name, key in keys.items()}
     rotated = _follow_rotations(entries, ring, valid, order, found)
     if isinstance(writer, str) and writer in valid and writer not in rotated:
         first = signing_keys(entries[0], ring).get(writer)
@@ -131,8 +131,8 @@ def _follow_rotations(
     """Read who replaced which key by which, and where; fills the ring and the keys of the start.
 
     Keys that accept one another vouch for one another: of each such group one must be known from
-    elsewhere, so that a lost key's successor needs both to be; and later than the lost one, where
-    the order is known. No key comes back.
+    elsewhere, so that a lost key's successor needs both to be, the successor after the lost one.
+    No key comes back.
     """
     places: dict[str, dict[int, bytes]] = {}
     groups: dict[str, list[set[bytes]]] = {}
@@ -177,7 +177,7 @@ def _follow_rotations(
         )
         listed = order.get(name, [])
         newest = [max((listed.index(key) for key in one & {*listed}), default=-1) for one in mine]
-        in_order = not listed or newest == sorted(set(newest))
+        in_order = newest == sorted(set(newest))
         found.need(
             min(places[name]), in_order, f"a lost key of {name!r} has the older key as successor"
         )

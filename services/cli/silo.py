@@ -137,3 +137,36 @@ def status(config: Config, as_json: AsJson = False) -> None:
         "\n".join(lines),
         as_json=as_json,
     )
+
+
+@app.command(epilog="Example: secagg silo forgive --config silo.toml --by 'A. Mayer, DPO'")
+def forgive(
+    config: Config,
+    by: Annotated[
+        str, typer.Option("--by", help="Who decides it; kept in said.jsonl.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Answer the privacy plans of new runs again, after eight that have charged nothing.
+
+    The risk: whether a plan is signed is a yes or no about what the data set's budget has left, and
+    a coordinator that asks often enough can find it out. Look at the runs first, in `plan-answered`
+    of the log of `silo join`: were they real, and who let them fail? Nothing is deleted: the note
+    says who, when and which runs, and each run's plan stays answered once.
+    """
+    from services.clock import utc_now
+    from services.config import SiloConfig
+    from services.errors import ConfigError
+    from services.settings import load_config
+    from services.silo.check import charged_runs
+    from services.silo.ledger import LEDGERS
+    from services.silo.said import forgive as forgive_runs
+
+    settings = load_config(config, SiloConfig)
+    if not by.strip():
+        raise ConfigError("--by: expected who decides it")
+    runs = forgive_runs(
+        settings.storage / LEDGERS, charged_runs(settings), by=by.strip(), now=utc_now()
+    )
+    words = [f"{run}: counts no longer" for run in runs] or ["no run is in the way; nothing noted"]
+    show({"forgiven": runs, "by": by.strip()}, "\n".join(words), as_json=as_json)

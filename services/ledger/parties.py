@@ -25,17 +25,19 @@ class Party:
     """A `dp.entries.Signer` with a party's identity key.
 
     Attributes:
-        former: public keys that it had before; what they signed was its own.
+        former: public keys that it had before, oldest first; what they signed was its own. The
+            present one may be among them, in its place.
     """
 
     name: str
     key: IdentityKey
-    former: frozenset[bytes] = frozenset()
+    former: tuple[bytes, ...] = ()
 
     @property
-    def public_keys(self) -> frozenset[bytes]:
-        """The present public key, and those that this party had before."""
-        return self.former | {self.key.public}
+    def public_keys(self) -> tuple[bytes, ...]:
+        """The present public key and those that this party had before, oldest first."""
+        is_listed = self.key.public in self.former
+        return self.former if is_listed else (*self.former, self.key.public)
 
     def __repr__(self) -> str:
         """Never show a key."""
@@ -55,8 +57,17 @@ def public_keys(roster: Roster) -> dict[str, bytes]:
 def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, list[bytes]]:
     """All keys by name that signed rosters list or have listed, oldest first, for any ledger.
 
+    Raises:
+        CredentialError: as `listed_rosters`.
+    """
+    return keys_in(listed_rosters(directory, former))
+
+
+def listed_rosters(directory: Path, former: Sequence[Path] = ()) -> list[Roster]:
+    """All signed rosters of a folder, oldest first.
+
     Args:
-        directory: with the trust file and the newest roster; a coordinator's has all versions.
+        directory: with the trust file and the newest roster; older versions lie in a folder beside.
         former: older signed rosters.
 
     Raises:
@@ -65,8 +76,13 @@ def listed_keys(directory: Path, former: Sequence[Path] = ()) -> dict[str, list[
     trust = load_trust(directory / TRUST)
     older = [*sorted((directory / HISTORY).glob("roster-*.json")), *former]
     rosters = [load_roster(path, trust) for path in (directory / ROSTER, *older)]
+    return sorted(rosters, key=lambda one: one.version)
+
+
+def keys_in(rosters: Sequence[Roster]) -> dict[str, list[bytes]]:
+    """All keys by name that rosters list, oldest first, of rosters that are, too."""
     found: dict[str, list[bytes]] = {}
-    for roster in sorted(rosters, key=lambda one: one.version):
+    for roster in rosters:
         for name, key in public_keys(roster).items():
             keys = found.setdefault(name, [])
             if key in keys:
@@ -81,24 +97,27 @@ def load_party(directory: Path, name: str) -> Party:
     Raises:
         CredentialError: the key cannot be read, or a roster there is not signed by the roots.
     """
-    identity, former = load_identity(directory), _former(directory)
+    former = _former(directory)
     if (directory / HISTORY).is_dir():
-        former |= frozenset(listed_keys(directory).get(name, ()))
-    return Party(name, identity, former)
+        # In the authority's order; a key that no roster here lists is older than the lists.
+        listed = listed_keys(directory).get(name, ())
+        former = (*(key for key in former if key not in listed), *listed)
+    return Party(name, load_identity(directory), former)
 
 
 def note_former(directory: Path, key: bytes) -> None:
-    """Note a former public key beside the present keys."""
-    keys = sorted(one.hex() for one in {*_former(directory), key})
+    """Note a former public key beside the present keys, as the newest of them."""
+    keys = [one.hex() for one in (*(one for one in _former(directory) if one != key), key)]
     write_atomic(directory / _FORMER, json.dumps(keys, indent=2).encode() + b"\n")
 
 
-def _former(directory: Path) -> frozenset[bytes]:
+def _former(directory: Path) -> tuple[bytes, ...]:
     path = directory / _FORMER
     try:
-        return frozenset(bytes.fromhex(one) for one in json.loads(path.read_bytes()))
+        keys = json.loads(path.read_bytes())
+        return tuple(bytes.fromhex(one) for one in keys)
     except FileNotFoundError:
-        return frozenset()
+        return ()
     except (TypeError, ValueError) as error:
         raise CredentialError(f"{path}: expected a list of public keys in hex") from error
 

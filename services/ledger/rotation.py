@@ -108,7 +108,7 @@ def rotate_ledger(path: Path, fresh: NewKeys, old: IdentityKey | Roster, *, time
             hint="install the newest bundle beside the new keys",
         )
     if ledger.entries[0].body.get("ledger") == LedgerKind.DATA_SET:
-        ledger.verify({name: {before, fresh.key.public}})  # a run's has others' keys, too
+        ledger.verify({name: (before, fresh.key.public)})  # a run's has others' keys, too
     body: dict[str, Json] = {"name": name, "old": before.hex(), "key": fresh.key.public.hex()}
     message = accepted_message(ledger.head().entry_hash, name, before, fresh.key.public)
     if isinstance(old, IdentityKey):

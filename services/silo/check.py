@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dp.errors import PrivacyError
 from fl.csvfile import CsvFile
@@ -18,7 +18,7 @@ from secagg.errors import PolicyRefusedError, SecAggError
 from secagg.ids import SiloId
 from secagg.roster import Roster
 from services.clock import utc_now
-from services.config import SiloConfig
+from services.config import DataSetBudget, SiloConfig
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError, ServiceError
 from services.evidence import FOLDER, SUFFIX
@@ -43,6 +43,9 @@ from services.silo.statistics import check_moments
 from services.silo.tasks import build_task
 from services.wire.calls import PROTOCOL_VERSION, Hello
 from services.wire.clients import AggregationClient
+
+if TYPE_CHECKING:
+    from services.report.facts import Facts
 
 _PROXIES: Final = ("https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY")
 
@@ -168,17 +171,10 @@ class BudgetStatus:
 
 def budget_status(config: SiloConfig) -> BudgetStatus | None:
     """What the data set has spent and has left; None for a silo without a budget."""
-    from services.report.facts import read_facts
-    from services.silo.data_set import data_set_path
-    from services.silo.ledger import LEDGERS
-    from services.storage.ledger import FileLedgerStore
-
     settings = config.privacy
     if settings is None:
         return None
-    folder = settings.ledgers or config.storage / LEDGERS
-    lines = FileLedgerStore(data_set_path(folder, settings.data_set)).read(0)
-    facts = read_facts(lines) if lines else None
+    facts = _facts(config, settings)
     charges = facts.live if facts else ()
     return BudgetStatus(
         data_set=settings.data_set,
@@ -189,6 +185,23 @@ def budget_status(config: SiloConfig) -> BudgetStatus | None:
         releases=len(charges),
         unsettled=sum(one.state.value == "open" for one in charges),
     )
+
+
+def charged_runs(config: SiloConfig) -> frozenset[str]:
+    """Runs, in hex, for which something stayed charged to the data set."""
+    facts = None if config.privacy is None else _facts(config, config.privacy)
+    return frozenset(one.run_id for one in facts.live) if facts else frozenset()
+
+
+def _facts(config: SiloConfig, settings: DataSetBudget) -> "Facts | None":
+    from services.report.facts import read_facts
+    from services.silo.data_set import data_set_path
+    from services.silo.ledger import LEDGERS
+    from services.storage.ledger import FileLedgerStore
+
+    folder = settings.ledgers or config.storage / LEDGERS
+    lines = FileLedgerStore(data_set_path(folder, settings.data_set)).read(0)
+    return read_facts(lines) if lines else None
 
 
 def _look(what: str, look: Callable[[], str]) -> Finding:

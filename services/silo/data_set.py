@@ -6,7 +6,7 @@ coordinators bring, name this silo among the survivors of releases. Each of thos
 or in another data set's ledger; if not, it is charged again, whether or not it still fits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,16 +15,24 @@ from typing import Final
 from dp.account import check_delta, intent_for
 from dp.budget import Budget
 from dp.canonical import Json, canonical_json
-from dp.charges import ChargeBook
+from dp.charges import ChargeBook, ChargeState
 from dp.commitments import genesis_body
 from dp.entries import Entry, Kind, check_signatures
-from dp.errors import LedgerConflictError, LedgerIntegrityError, PlanError, PrivacyError
-from dp.keyring import current_key
+from dp.errors import (
+    LedgerConflictError,
+    LedgerIntegrityError,
+    PlanError,
+    PrivacyError,
+    UnsupportedEventError,
+)
+from dp.keyring import Keyring, Keys, current_key
 from dp.ledger import Ledger, LedgerKind
 from dp.plan import PrivacyPlan
+from secagg.ids import RunId
 from services.config import DataSetBudget
-from services.ledger.parties import Party
-from services.ledger.run_book import plan_entry, plan_silos
+from services.files import make_private_dir, write_atomic
+from services.ledger.parties import COORDINATOR, Party
+from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import get_logger
 from services.release import software_versions
 from services.storage.ledger import FileLedgerStore
@@ -32,10 +40,17 @@ from services.storage.ledger import FileLedgerStore
 _RUNS: Final = "run-*.jsonl"
 _HEADS: Final = ".heads"
 _DATA_SETS: Final = "data-set-*.jsonl"
+# Of a run's lines with this silo's signature by an unknown key; beside the copies, and one of them.
+_UNKNOWN: Final = ".unknown-key.jsonl"
+_UNKNOWN_KEY: Final = (
+    "it names this silo in a release, signed with a key that it is not known to have had: what was "
+    "spent with that key would be forgotten. Restore former-keys.json beside the keys, or put the "
+    "signed rosters that list the key into the folder `rosters` there"
+)
 
 
-class _UnknownKeyError(LedgerIntegrityError):
-    """A plan that was released has a signature in this silo's name by no key it has had."""
+class _UncountedError(LedgerIntegrityError):
+    """What was spent by a run's ledger can be put into no data set's: none opens."""
 
 
 def data_set_path(folder: Path, data_set: str) -> Path:
@@ -78,14 +93,19 @@ class DataSet:
         path = data_set_path(settings.ledgers or self.copies, settings.data_set)
         self._others = _other_data_sets(path, self.party.name)
         self.ledger = Ledger(FileLedgerStore(path))
+        keys = {self.party.name: self.party.public_keys}
+        is_begun = not self.ledger.entries
         if self.ledger.entries:
-            if current_key(self.ledger.entries, self.party.name) != self.party.key.public:
+            written = current_key(self.ledger.entries, self.party.name)
+            if written != self.party.key.public:
+                if written in self.party.public_keys:
+                    self.ledger.verify(keys)  # says so where a retired key took the ledger back
                 raise PlanError(
                     f"{path.name} was written with another identity key of this silo; "
                     "`secagg ledger rotate` lets the present one go on"
                 )
-            self.ledger.verify({self.party.name: self.party.public_keys})
-        else:
+            self.ledger.verify(keys)
+        if self._is_new():
             self._begin()
         self.budget = Budget(self.ledger, self.party)
         account = settings.account()
@@ -93,14 +113,10 @@ class DataSet:
             self.budget.set(account, time_utc=self.stamp())
         for path in _run_ledgers(self.copies):
             try:
-                self.recover(Ledger(FileLedgerStore(path)))
-            except _UnknownKeyError as error:
-                raise PlanError(
-                    f"{path.name} names this silo in a release, signed with a key that it is not "
-                    "known to have had: what was spent with that key would be forgotten. Restore "
-                    "former-keys.json beside the keys, or put the signed rosters that list the "
-                    "key into the folder `rosters` there"
-                ) from error
+                lost = is_begun and not self._others
+                self.recover(Ledger(FileLedgerStore(path)), is_lost=lost)
+            except _UncountedError as error:
+                raise PlanError(f"{path.name}: {error.reason}") from error
             except (PrivacyError, KeyError, ValueError) as error:
                 # One run's broken copy closes no budget; its coordinator brings the lines again.
                 get_logger("silo").warning("run-ledger", file=path.name, reason=str(error))
@@ -125,38 +141,63 @@ class DataSet:
             with suppress(LedgerConflictError):  # another process was first: look again
                 self.budget.append(entry.signed_by(self.party))
 
-    def recover(self, run: Ledger) -> None:
-        """Charge the releases that a run's ledger proves and no data set's ledger holds.
+    def recover(self, run: Ledger, *, is_lost: bool = False) -> None:
+        """Charge what a run's ledger proves and no data set's ledger holds.
 
         It proves a release of a plan that this silo has signed, by as many of the plan's silos as
         the plan asks for: a coordinator by itself, or with n_c silos, can make up none.
+
+        Args:
+            run: the run's ledger; its signatures, but this silo's, have been checked.
+            is_lost: what this silo did in the run is forgotten here. Then every attempt of a plan
+                that it signed counts, for it may have been opened, whatever the run says of it.
 
         Raises:
             PrivacyError: the ledger is not in order.
         """
         self.budget.refresh()
-        known = {(one.run_id, one.round, one.attempt) for one in self.budget.charges}
-        for intent, release in _released(run, self.party.name):
-            number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
-            place = (intent.run_id, number, attempt)
-            if place in known or any(place in _places(one) for one in self._others.values()):
+        states = {(one.run_id, one.round, one.attempt): one.state for one in self.budget.charges}
+        for intent, release in _opened(run.entries, self.party.name, every=is_lost):
+            place = (intent.run_id, *_numbers(intent))
+            # A charge that was given back is no charge of a sum that was opened all the same.
+            is_returned = states.get(place) is ChargeState.RETURNED
+            if place in states and not (is_returned and release is not None):
+                continue
+            if any(place in _places(one) for one in self._others.values()):
                 continue
             committed = plan_entry(run, str(intent.body.get("plan_digest")))
-            if committed is None or not self._is_proven(committed, release):
+            if committed is None or not self._has_signed(committed):
                 continue
-            lost = intent_for(
-                PrivacyPlan.from_bytes(canonical_json(committed.body.get("plan"))),
-                run_id=intent.run_id,
-                round_number=number,
-                attempt=attempt,
-                purpose=str(intent.body.get("purpose")),
-                epsilon=self.budget.account.epsilon,
-            )
-            self.follow(committed)
-            self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+            if not is_lost and not _is_proven(committed, release):
+                continue
+            try:
+                self._charge_past(intent, committed)
+            except (PlanError, UnsupportedEventError) as error:
+                raise _UncountedError(
+                    intent.seq,
+                    "it names this silo in a release that cannot be charged to this data set: "
+                    f"{error}. Restore the ledger of the data set that it was charged to",
+                ) from error
 
-    def _is_proven(self, committed: Entry, release: Entry) -> bool:
-        """Whether this silo signed the plan, and a threshold of its silos the release."""
+    def _charge_past(self, intent: Entry, committed: Entry) -> None:
+        number, attempt = _numbers(intent)
+        lost = intent_for(
+            PrivacyPlan.from_bytes(canonical_json(committed.body.get("plan"))),
+            run_id=intent.run_id,
+            round_number=number,
+            attempt=attempt,
+            purpose=str(intent.body.get("purpose")),
+            epsilon=self.budget.account.epsilon,
+        )
+        self.follow(committed)
+        self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+
+    def _has_signed(self, committed: Entry) -> bool:
+        """Whether this silo signed a plan.
+
+        Raises:
+            _UncountedError: somebody did in its name, with a key that it is not known to have had.
+        """
         own = tuple(one for one in committed.sigs if one.signer == self.party.name)
         if not own:
             return False
@@ -164,16 +205,17 @@ class DataSet:
             keys = {self.party.name: self.party.public_keys}
             check_signatures(replace(committed, sigs=own), keys)
         except LedgerIntegrityError as error:
-            raise _UnknownKeyError(error.seq, error.reason) from error
-        threshold = committed.body.get("threshold")
-        signers = {one.signer for one in release.sigs} & plan_silos(committed)
-        return isinstance(threshold, int) and len(signers) >= threshold
+            raise _UncountedError(committed.seq, _UNKNOWN_KEY) from error
+        return True
 
     def _is_new(self) -> bool:
         return all(one.kind is not Kind.BUDGET_SET for one in self.ledger.entries)
 
     def _begin(self) -> None:
-        """Begin the ledger; a new name forgets nothing that an old one has spent."""
+        """Begin the ledger; a new name forgets nothing that an old one has spent.
+
+        A crash may have left its first entry alone, so that each step looks for itself.
+        """
         name = self.settings.data_set
         shared = sorted(self._others.keys() - set(self.settings.disjoint_from))
         if shared:
@@ -181,18 +223,21 @@ class DataSet:
                 f"data_set {name!r} is new here beside {', '.join(shared)}: a new name is no new "
                 "budget. Keep the old name; if no person is in both, say disjoint_from"
             )
-        body = genesis_body(
-            LedgerKind.DATA_SET,
-            writer=self.party.name,
-            subject=name,
-            keys={self.party.name: self.party.key.public},
-            policy="",
-            software=software_versions(),
-        )
-        first = self._append(Kind.GENESIS, body)
-        if self._others:
+        if not self.ledger.entries:
+            body = genesis_body(
+                LedgerKind.DATA_SET,
+                writer=self.party.name,
+                subject=name,
+                keys={self.party.name: self.party.key.public},
+                policy="",
+                software=software_versions(),
+            )
+            self._append(Kind.GENESIS, body)
+        is_declared = any(one.kind is Kind.CORRECTION for one in self.ledger.entries)
+        if self._others and not is_declared:
             text = f"declared disjoint from {', '.join(sorted(self._others))}"
-            self._append(Kind.CORRECTION, {"refers": first.entry_hash, "text": text})
+            first = self.ledger.entries[0].entry_hash
+            self._append(Kind.CORRECTION, {"refers": first, "text": text})
 
     def _append(self, kind: Kind, body: dict[str, Json]) -> Entry:
         draft = self.ledger.draft(kind, body, time_utc=self.stamp())
@@ -222,13 +267,79 @@ def _places(ledger: Ledger) -> set[tuple[str, int, int]]:
     return {(one.run_id, one.round, one.attempt) for one in book.live}
 
 
-def _released(run: Ledger, silo: str) -> Iterator[tuple[Entry, Entry]]:
-    """INTENT and RELEASE of every round whose sum holds this silo's part."""
-    entries = {one.entry_hash: one for one in run.entries}
-    for entry in run.entries:
+def _opened(
+    entries: Sequence[Entry], silo: str, *, every: bool
+) -> Iterator[tuple[Entry, Entry | None]]:
+    """INTENT and RELEASE of the rounds whose sum holds a silo's part; of every one if asked."""
+    releases: dict[str, Entry] = {}
+    for entry in entries:
         survivors = entry.body.get("survivors")
         if entry.kind is not Kind.ROUND_RELEASE or not isinstance(survivors, list | tuple):
             continue
-        intent = entries.get(str(entry.body.get("intent")))
-        if silo in survivors and intent is not None:
-            yield intent, entry
+        if silo in survivors:
+            releases.setdefault(str(entry.body.get("intent")), entry)
+    for entry in entries:
+        release = releases.get(entry.entry_hash)
+        if entry.kind is Kind.ROUND_INTENT and (every or release is not None):
+            yield entry, release
+
+
+def _numbers(intent: Entry) -> tuple[int, int]:
+    """Round and attempt."""
+    return int(str(intent.body["round"])), int(str(intent.body["attempt"]))
+
+
+def _is_proven(committed: Entry, release: Entry | None) -> bool:
+    """Whether a threshold of a plan's silos signed a release."""
+    threshold = committed.body.get("threshold")
+    signers = set() if release is None else {one.signer for one in release.sigs}
+    return isinstance(threshold, int) and len(signers & plan_silos(committed)) >= threshold
+
+
+def keep_unknown(folder: Path, run: RunId, entries: Sequence[Entry]) -> None:
+    """Keep a run's lines that name this silo by a key of its that nobody here knows.
+
+    No budget opens beside them before the key is known; then they count.
+    """
+    path = ledger_path(make_private_dir(folder), run).with_suffix(_UNKNOWN)
+    write_atomic(path, b"".join(one.to_line() + b"\n" for one in entries))
+
+
+def names_unknown_key(entries: Sequence[Entry], keys: Keys, silo: str) -> bool:
+    """Whether lines name a silo in a release of a plan, signed in its name by none of its keys.
+
+    All other signatures fit, and as many others as the plan asks for, and one at least, signed the
+    release: no coordinator shuts a budget alone.
+    """
+    stripped = [
+        replace(entry, sigs=tuple(one for one in entry.sigs if one.signer != silo))
+        for entry in entries
+    ]
+    try:
+        keyring = Keyring(stripped, keys)
+        signers = {entry.entry_hash: keyring.check(entry) for entry in stripped}
+    except LedgerIntegrityError:
+        return False
+    if any(COORDINATOR not in names for names in signers.values()):
+        return False
+    plans = {
+        str(one.body.get("plan_digest")): one for one in entries if one.kind is Kind.PLAN_COMMIT
+    }
+    for intent, release in _opened(entries, silo, every=False):
+        committed = plans.get(str(intent.body.get("plan_digest")))
+        if committed is None or release is None or not _signs_unknown(committed, silo, keys):
+            continue
+        threshold = committed.body.get("threshold")
+        others = signers[release.entry_hash] & plan_silos(committed)
+        if isinstance(threshold, int) and len(others) >= max(threshold - 1, 1):
+            return True
+    return False
+
+
+def _signs_unknown(committed: Entry, silo: str, keys: Keys) -> bool:
+    own = tuple(one for one in committed.sigs if one.signer == silo)
+    try:
+        check_signatures(replace(committed, sigs=own), keys)
+    except LedgerIntegrityError:
+        return True
+    return False

@@ -2,14 +2,21 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from secagg.roster import Roster
 from services.clock import monotonic
-from services.enrollment.roster_file import Trust, accept_newer, save_signed
+from services.enrollment.roster_file import (
+    HISTORY,
+    Trust,
+    accept_newer,
+    save_signed,
+    version_file,
+)
 from services.errors import ConflictError, RemoteError, VersionError
+from services.files import make_private_dir
 from services.observe.logs import Logger
 from services.silo.link import Link
 from services.wire.calls import PROTOCOL_VERSION, Hello
@@ -27,6 +34,7 @@ class Greeting:
     Attributes:
         incarnation: 16 random bytes of this process.
         predecessors: those of the processes that held this silo's storage before.
+        former: older rosters, oldest first: ledgers hold what their keys signed.
         coordinator: the incarnation of the coordinator's process; empty before the first answer.
     """
 
@@ -37,6 +45,7 @@ class Greeting:
     trust: Trust
     roster_file: Path
     log: Logger
+    former: list[Roster] = field(default_factory=list)
     coordinator: bytes = b""
 
     async def say(self, link: Link) -> bool:
@@ -51,7 +60,11 @@ class Greeting:
         answer = await self._answer(link)
         while answer.signed_roster:
             newer = accept_newer(self.roster, answer.signed_roster, self.trust)
-            await asyncio.to_thread(save_signed, self.roster_file, newer)
+            history = make_private_dir(self.roster_file.parent / HISTORY)
+            kept = version_file(history, newer.roster.version)
+            for path in (kept, self.roster_file):
+                await asyncio.to_thread(save_signed, path, newer)
+            self.former.append(self.roster)
             self.roster = newer.roster
             self.log.info("roster", version=self.roster.version)
             answer = await self._answer(link)

@@ -14,7 +14,7 @@ from services.config import SiloConfig
 from services.enrollment.roster_file import ROSTER, TRUST, load_roster, load_trust
 from services.errors import CredentialError
 from services.files import make_private_dir
-from services.ledger.parties import load_party
+from services.ledger.parties import listed_rosters, load_party
 from services.observe.exposition import exposed
 from services.observe.logs import Logger, get_logger
 from services.security.credentials import load_credentials, load_identity
@@ -91,6 +91,7 @@ async def join(
             trust=trust,
             roster_file=config.directory / ROSTER,
             log=log,
+            former=listed_rosters(config.directory),
         )
         ledgers = SiloLedgers(
             budget_settings=config.privacy,
@@ -98,6 +99,7 @@ async def join(
             party=load_party(config.directory, name),
             policy=config.policy.silo_policy(),
             roster=lambda: greeting.roster,
+            former=lambda: greeting.former,
             now=utc_now,
             log=log,
         )

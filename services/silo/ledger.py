@@ -5,8 +5,8 @@ coordinator's ledger says, and the data set's ledger never leaves the silo. The 
 by line with the roster's keys. What the silo signs is what it has charged itself.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Final
 from dp.account import Intent, intent_for
 from dp.budget import Budget, Deny
 from dp.canonical import Json, canonical_json
-from dp.charges import Charge, ChargeState, Release
+from dp.charges import Charge, ChargeState, Release, Statement
 from dp.entries import Entry, Kind, signed_message
 from dp.errors import (
     BudgetExceededError,
@@ -27,7 +27,7 @@ from dp.errors import (
     PlanError,
     PrivacyError,
 )
-from dp.keyring import keys_of
+from dp.keyring import Keys, keys_of
 from dp.ledger import (
     Ledger,
     SignedHead,
@@ -48,14 +48,14 @@ from secagg.policy import SiloPolicy
 from secagg.roster import Roster
 from services.config import DataSetBudget
 from services.ledger.messages import LedgerAnswer, LedgerNotice
-from services.ledger.parties import COORDINATOR, Party, public_keys, stamp
+from services.ledger.parties import COORDINATOR, Party, keys_in, stamp
 from services.ledger.proofs import is_promise, read_proof, smallest_cohort
 from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import Logger
-from services.silo.data_set import DataSet
+from services.silo.data_set import DataSet, keep_unknown, names_unknown_key
 from services.silo.declared import require_declared
 from services.silo.run_lines import check_run_lines
-from services.silo.said import FILE, PlanAnswer, Said
+from services.silo.said import PlanAnswer, Said
 from services.storage.ledger import FileLedgerStore
 
 LEDGERS: Final = "ledgers"
@@ -84,7 +84,9 @@ class SiloLedgers:
         budget_settings: of the data set behind this silo's task; None: it has no budget.
         folder: of run ledgers' copies, and of the data set's unless the settings name another.
         party: signs as this silo.
-        roster: in force; its keys are what ledgers are checked with.
+        roster: in force.
+        former: those before it, oldest first. Ledgers are checked with all keys that rosters have
+            listed, for a run's lines may be older than a party's new key.
         now: the wall clock.
         log: this silo's own; figures of its budget go nowhere else.
         policy: how many silos may collude, which a plan has to count with.
@@ -97,6 +99,7 @@ class SiloLedgers:
     now: Callable[[], datetime]
     log: Logger
     policy: SiloPolicy = field(default_factory=SiloPolicy)
+    former: Callable[[], Sequence[Roster]] = field(default=lambda: ())
     _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
@@ -234,6 +237,7 @@ class SiloLedgers:
         run = notice.run
         try:
             ledger = self._copy(run)
+            ledger.refresh()
             self._take(ledger, notice)
             entry_hash, signature = self._sign(notice, ledger)
         except BudgetExceededError as error:
@@ -270,10 +274,22 @@ class SiloLedgers:
             check_run_lines(notice.run, known, fresh)
         for entry in fresh:
             ledger.append(entry)
-            self._give_back(notice.run, entry)
         data_set = self.data_set if fresh else None
         if data_set is not None:
-            data_set.recover(ledger)
+            data_set.recover(ledger, is_lost=self._is_forgotten(notice.run, fresh))
+        # Of all lines: a crash may have come between a line and what follows from it.
+        for entry in ledger.entries:
+            self._give_back(notice.run, entry)
+
+    def _is_forgotten(self, run: RunId, fresh: Sequence[Entry]) -> bool:
+        """Whether these lines have this silo's name on a plan that it does not know to have signed.
+
+        The signature was checked, so that this silo's memory of what followed is lost.
+        """
+        signed = any(
+            one.kind is Kind.PLAN_COMMIT and self.party.name in plan_silos(one) for one in fresh
+        )
+        return signed and self._said.plan(run) is None
 
     def _require_one_history(self, run: RunId, known: Entry, other: Entry) -> None:
         """Keep the proof where two entries stand at one place: the run is over here, for good.
@@ -281,28 +297,61 @@ class SiloLedgers:
         Raises:
             EquivocationError, LedgerIntegrityError: as `prove_equivocation`.
         """
-        key = self.roster().coordinator_key
-        try:
-            prove_equivocation(known, other, writer=COORDINATOR, key=key)
-        except EquivocationError:
-            self._said.note_broken(run, (known, other))
-            raise
+        for key in self._known_keys()[COORDINATOR]:
+            try:
+                with suppress(LedgerIntegrityError):
+                    prove_equivocation(known, other, writer=COORDINATOR, key=key)
+            except EquivocationError:
+                self._note(partial(Said.note_two_histories, run=run, entries=(known, other)))
+                raise
+        raise LedgerIntegrityError(known.seq, "two entries, which no key of the writer signed both")
 
     def _check(self, known: Sequence[Entry], fresh: Sequence[Entry], notice: LedgerNotice) -> None:
         entries = [*known, *fresh]
         for before, entry in pairwise(entries):
             if (entry.seq, entry.prev_hash) != (before.seq + 1, before.entry_hash):
                 raise LedgerIntegrityError(entry.seq, "it does not follow from the entry before")
-        known_keys: dict[str, bytes | Collection[bytes]] = {
-            **public_keys(self.roster()),
-            self.party.name: self.party.public_keys,
-        }
+        keys = self._known_keys()
         if fresh:
             changes = [one for one in known[1:] if one.kind is Kind.KEY_ROTATE]
             new = [one for one in fresh if one.seq]
-            verify_entries([entries[0], *changes, *new], known_keys)
-        heads = [SignedHead.from_bytes(head) for head in notice.heads]
-        check_heads(entries, {name: keys_of(key) for name, key in known_keys.items()}, heads)
+            try:
+                verify_entries([entries[0], *changes, *new], keys)
+            except LedgerIntegrityError:
+                self._shut(notice.run, entries, keys)
+                raise
+        ring = {name: keys_of(key) for name, key in keys.items()}
+        for line in notice.heads:
+            head = SignedHead.from_bytes(line)
+            try:
+                check_heads(entries, ring, [head])
+            except EquivocationError as error:
+                proof = (line, entries[head.head.seq].to_line())
+                note = partial(Said.note_broken, run=notice.run, reason=str(error), proof=proof)
+                self._note(note)
+                raise
+
+    def _known_keys(self) -> dict[str, Sequence[bytes]]:
+        """All keys that rosters list or have listed, by name, oldest first."""
+        listed = keys_in([*self.former(), self.roster()])
+        return {**listed, self.party.name: self.party.public_keys}
+
+    def _shut(self, run: RunId, entries: Sequence[Entry], keys: Keys) -> None:
+        """Keep lines that name this silo in a release by a key of its that nobody here knows.
+
+        They lie beside the copies, so that no budget opens before the key is known, and then count.
+        """
+        if self.budget_settings is not None and names_unknown_key(entries, keys, self.party.name):
+            self.log.error("budget-shut", run=run.hex, reason="a key of this silo is not known")
+            keep_unknown(self.folder, run, entries)
+            self._data_set = None
+
+    def _note(self, note: Callable[[Said], None]) -> None:
+        """Write down what another process may be writing down, too."""
+        while True:
+            with suppress(LedgerConflictError):
+                note(self._said)
+                return
 
     def _sign(self, notice: LedgerNotice, ledger: Ledger) -> tuple[str, bytes]:
         """Sign the draft, if it says what this silo can vouch for; its hash and the signature.
@@ -363,8 +412,14 @@ class SiloLedgers:
             BudgetExhaustedError: this draft was refused before.
             BudgetExceededError: it is now.
         """
+        while True:
+            with suppress(LedgerConflictError):  # another process answered: look again
+                self._answer_now(entry, plan, budget, self._said)
+                return
+
+    def _answer_now(self, entry: Entry, plan: PrivacyPlan, budget: Budget, said: Said) -> None:
         run = RunId.parse(entry.run_id)
-        before = self._said.plan(run)
+        before = said.plan(run)
         if before is not None and before.draft != entry.entry_hash:
             raise PlanError(
                 "PLAN_COMMIT: this silo has answered another draft of this run's plan; it answers "
@@ -376,13 +431,13 @@ class SiloLedgers:
             return
         budget.refresh()
         charged = {one.run_id for one in budget.charges if one.state is not ChargeState.RETURNED}
-        self._said.require_room(self.now(), charged)
+        said.require_room(self.now(), charged)
         limit = budget.account.epsilon
         intent = intent_for(plan, run_id=entry.run_id, round_number=1, epsilon=limit)
         decision = budget.check(intent, time_utc=self._stamp())
         fits = not isinstance(decision, Deny)
         answer = PlanAnswer(draft=entry.entry_hash, is_signed=fits)
-        self._said.note_plan(run, answer, self.now())
+        said.note_plan(run, answer, self.now())
         self.log.info("plan-answered", run=run.hex, plan=plan.digest.hex(), signed=fits)
         if isinstance(decision, Deny):
             raise BudgetExceededError(decision.eps_after, decision.limit, budget.account.data_set)
@@ -405,8 +460,18 @@ class SiloLedgers:
         wanted = (entry.run_id, intent.body.get("round"), intent.body.get("attempt"))
         budget = self._require_budget()
         budget.refresh()
-        known = {(one.run_id, one.round, one.attempt) for one in budget.charges}
-        if wanted not in known:
+        known = {
+            (one.run_id, one.round, one.attempt)
+            for one in budget.charges
+            if one.state is not ChargeState.RETURNED
+        }
+        given_back = any(
+            one.kind is Kind.ROUND_ABORT
+            and one.body.get("intent") == intent.entry_hash
+            and one.body.get("returned") is True
+            for one in ledger.entries
+        )
+        if wanted not in known or given_back:
             raise PlanError("ROUND_RELEASE: this silo has charged no such round")
 
     def _check_survivors(
@@ -447,10 +512,8 @@ class SiloLedgers:
         """
         if parameters.run in self._broken:
             raise LedgerRefusedError(f"the run's ledger: {self._broken[parameters.run]}")
-        if self._said.broken(parameters.run):
-            raise LedgerRefusedError(
-                f"the run's ledger: its coordinator has signed two histories; {FILE} has both"
-            )
+        if broken := self._said.broken(parameters.run):
+            raise LedgerRefusedError(f"the run's ledger: {broken}")
         digest = privacy.digest.hex()
         ledger = self._copy(parameters.run)
         committed = plan_entry(ledger, digest)
@@ -496,7 +559,11 @@ class SiloLedgers:
                 )
 
     def _give_back(self, run: RunId, entry: Entry) -> None:
-        """Follow the run's ledger where an attempt is proven dead; this silo checks the proof."""
+        """Follow the run's ledger where an attempt is proven dead; this silo checks the proof.
+
+        Raises:
+            PlanError: it proves nothing, so that the run is over here, for good.
+        """
         if entry.kind is not Kind.ROUND_ABORT or entry.body.get("returned") is not True:
             return
         intents = {one.entry_hash: one for one in self._copy(run).entries}
@@ -507,20 +574,34 @@ class SiloLedgers:
         charge = None if budget is None else self._charge((run.hex, number, attempt))
         if budget is None or charge is None or committed is None:
             return
-        if charge.state is ChargeState.OPEN:
-            try:
-                budget.give_back(
-                    charge.entry_hash,
-                    read_proof(entry.body.get("proof")),
-                    time_utc=self._stamp(),
-                    checker=partial(is_promise, committed=committed, roster=self.roster()),
-                )
-            except PlanError as error:
-                # Not kept beyond this process: a silo that changed its key since proves less here
-                # than it did at the coordinator.
-                self._broken[run] = str(error)
-                self.log.warning("false-return", run=run.hex, reason=str(error))
-                raise
+        if charge.state is not ChargeState.OPEN:
+            return
+        rosters = [*self.former(), self.roster()]
+
+        def by_any_key(charge: Charge, statement: Statement, /) -> bool:
+            return any(
+                is_promise(charge, statement, committed=committed, roster=one) for one in rosters
+            )
+
+        try:
+            proof = read_proof(entry.body.get("proof"))
+            budget.require_proof(charge.entry_hash, proof, checker=by_any_key)
+        except PlanError as error:
+            said = f"entry {entry.seq} gives a charge back that nothing proves: {error}"
+            note = partial(Said.note_broken, run=run, reason=said, proof=(entry.to_line(),))
+            self._note(note)
+            self.log.warning("false-return", run=run.hex, reason=str(error))
+            raise
+        by_present_keys = partial(is_promise, committed=committed, roster=self.roster())
+        try:
+            budget.give_back(
+                charge.entry_hash, proof, time_utc=self._stamp(), checker=by_present_keys
+            )
+        except PlanError as error:
+            # Who holds a key that was replaced may promise in its silo's name: the charge stays.
+            self.log.warning("return-by-former-keys", run=run.hex, reason=str(error))
+        except LedgerConflictError:  # another process appended: look again
+            self._give_back(run, entry)
 
     def _copy(self, run: RunId) -> Ledger:
         if run not in self._copies:

@@ -1,6 +1,6 @@
 """Keys that are replaced inside a ledger: both readers follow, budgets hold, forgery is found."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -38,12 +38,12 @@ def signer(number: int, name: str = "silo-a") -> Ed25519Signer:
 
 
 FIRST, SECOND, THIRD, THIEF = (signer(number) for number in (1, 2, 3, 9))
-Known = dict[str, bytes | Collection[bytes]]
+Known = dict[str, bytes | Sequence[bytes]]
 
 
 def known(*keys: Ed25519Signer) -> Known:
-    """What rosters list and have listed for the silo."""
-    return {"silo-a": {one.public_key for one in keys}}
+    """What rosters list and have listed for the silo, oldest first."""
+    return {"silo-a": [one.public_key for one in keys]}
 
 
 def begun(by: Ed25519Signer = FIRST) -> tuple[Ledger, Budget]:

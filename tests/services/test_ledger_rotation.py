@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dp.account import intent_for
+from dp.canonical import Json
 from dp.commitments import plan_commit_body
-from dp.entries import Entry
-from dp.errors import BudgetExceededError, PlanError
+from dp.entries import Entry, Kind
+from dp.errors import BudgetExceededError, LedgerIntegrityError, PlanError
+from dp.ledger import Ledger
 from dp.plan import Adjacency, Mode, PrivacyPlan, Unit
 from secagg.ids import RunId
 from secagg.rng import SystemRng
@@ -20,11 +22,12 @@ from services.config import DataSetBudget
 from services.enrollment import authority
 from services.enrollment.request import enroll
 from services.errors import CredentialError
-from services.ledger.parties import Party, listed_keys, load_party, public_keys
+from services.ledger.parties import Party, listed_keys, load_party, note_former, public_keys
 from services.ledger.run_book import RunBook, ledger_path, run_account
 from services.security.credentials import load_identity
 from services.security.identity import Role
 from services.silo.data_set import DataSet, data_set_path
+from services.storage.ledger import FileLedgerStore
 from services.testing import COORDINATOR, LocalFederation, make_federation
 
 NOW = datetime.now(UTC)  # certificates are checked by this machine's clock
@@ -249,3 +252,32 @@ def test_former_keys_are_read_from_signed_rosters_only(world: World) -> None:
     (world.fresh / "former-keys.json").write_text('{"a": 1}')
     with pytest.raises(CredentialError, match="list of public keys"):
         load_party(world.fresh, SILO)
+
+
+def test_a_party_s_keys_have_the_oldest_first(world: World) -> None:
+    """By signed rosters, whatever order the notes have; a key that none lists is older than all."""
+    first, second = (load_identity(one).public for one in (world.old, world.fresh))
+    unlisted = bytes(32)
+    for key in (second, first, unlisted, first):
+        note_former(world.fresh, key)
+    assert load_party(world.fresh, SILO).public_keys == (unlisted, first, second)
+    shutil.copytree(world.fresh / "rosters", world.old / "rosters", dirs_exist_ok=True)
+    shutil.copy(world.fresh / "roster.json", world.old / "roster.json")
+    assert load_party(world.old, SILO).public_keys == (first, second)  # whoever holds a retired key
+    shutil.rmtree(world.fresh / "rosters")
+    assert load_party(world.fresh, SILO).former == (second, unlisted, first)
+
+
+def test_a_silo_finds_a_retired_key_s_entry_by_itself(world: World) -> None:
+    """A ledger of the present key, and its thief says that it is lost: not for another rotation."""
+    world.ledger.unlink()
+    world.opened(world.fresh)
+    old, new = (load_identity(one) for one in (world.old, world.fresh))
+    ledger = Ledger(FileLedgerStore(world.ledger))
+    body: dict[str, Json] = {
+        "name": SILO, "old": new.public.hex(), "key": old.public.hex(), "lost": True
+    }  # fmt: skip
+    draft = ledger.draft(Kind.KEY_ROTATE, body, time_utc=STAMP)
+    ledger.append(draft.signed_by(Party(SILO, old)))
+    with pytest.raises(LedgerIntegrityError, match="older key"):
+        world.opened(world.fresh)
