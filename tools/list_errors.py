@@ -121,9 +121,9 @@ ACTIONS: Final = {
     "`task.standardize = false`.",
     "RunStateError": "Look at the run with `secagg run show`.",
     "LedgerRefusedError": "Compare the run's privacy plan with the silo's `[privacy]`. Where a "
-    "silo has answered the plans of eight runs within seven days that charged nothing, it answers "
-    "again when the week is over: start no private run with a silo that does not sign, for the "
-    "others count it.",
+    "silo has answered the plans of eight runs within seven days that charged nothing, its "
+    "operator looks at them and lets it answer again (`secagg silo forgive`), or the week goes by. "
+    "A run that is proven false stays refused; `said.jsonl` has the proof: begin a new run.",
     "BudgetExhaustedError": "The data set's budget is spent; its owner decides.",
     "PRIVACY": "Read the message.",
     "PLAN": _PLAN,

@@ -9,6 +9,7 @@ or in another data set's ledger; if not, it is charged again, whether or not it 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +36,13 @@ from services.ledger.parties import COORDINATOR, Party
 from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import get_logger
 from services.release import software_versions
+from services.silo.said import Said
 from services.storage.ledger import FileLedgerStore
 
 _RUNS: Final = "run-*.jsonl"
 _HEADS: Final = ".heads"
 _DATA_SETS: Final = "data-set-*.jsonl"
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 # Of a run's lines with this silo's signature by an unknown key; beside the copies, and one of them.
 _UNKNOWN: Final = ".unknown-key.jsonl"
 _UNKNOWN_KEY: Final = (
@@ -94,7 +97,6 @@ class DataSet:
         self._others = _other_data_sets(path, self.party.name)
         self.ledger = Ledger(FileLedgerStore(path))
         keys = {self.party.name: self.party.public_keys}
-        is_begun = not self.ledger.entries
         if self.ledger.entries:
             written = current_key(self.ledger.entries, self.party.name)
             if written != self.party.key.public:
@@ -113,8 +115,7 @@ class DataSet:
             self.budget.set(account, time_utc=self.stamp())
         for path in _run_ledgers(self.copies):
             try:
-                lost = is_begun and not self._others
-                self.recover(Ledger(FileLedgerStore(path)), is_lost=lost)
+                self.recover(Ledger(FileLedgerStore(path)))
             except _UncountedError as error:
                 raise PlanError(f"{path.name}: {error.reason}") from error
             except (PrivacyError, KeyError, ValueError) as error:
@@ -141,23 +142,20 @@ class DataSet:
             with suppress(LedgerConflictError):  # another process was first: look again
                 self.budget.append(entry.signed_by(self.party))
 
-    def recover(self, run: Ledger, *, is_lost: bool = False) -> None:
+    def recover(self, run: Ledger) -> None:
         """Charge what a run's ledger proves and no data set's ledger holds.
 
         It proves a release of a plan that this silo has signed, by as many of the plan's silos as
-        the plan asks for: a coordinator by itself, or with n_c silos, can make up none.
-
-        Args:
-            run: the run's ledger; its signatures, but this silo's, have been checked.
-            is_lost: what this silo did in the run is forgotten here. Then every attempt of a plan
-                that it signed counts, for it may have been opened, whatever the run says of it.
+        the plan asks for: a coordinator by itself, or with n_c silos, can make up none. Where this
+        silo has forgotten what it did in the run, every attempt of a plan that it signed counts: it
+        may have been opened, whatever the run says of it.
 
         Raises:
             PrivacyError: the ledger is not in order.
         """
         self.budget.refresh()
         states = {(one.run_id, one.round, one.attempt): one.state for one in self.budget.charges}
-        for intent, release in _opened(run.entries, self.party.name, every=is_lost):
+        for intent, release in _attempts(run.entries, self.party.name):
             place = (intent.run_id, *_numbers(intent))
             # A charge that was given back is no charge of a sum that was opened all the same.
             is_returned = states.get(place) is ChargeState.RETURNED
@@ -166,9 +164,11 @@ class DataSet:
             if any(place in _places(one) for one in self._others.values()):
                 continue
             committed = plan_entry(run, str(intent.body.get("plan_digest")))
-            if committed is None or not self._has_signed(committed):
+            if committed is None or not (
+                _is_proven(committed, release) or self.has_forgotten(intent.run_id)
+            ):
                 continue
-            if not is_lost and not _is_proven(committed, release):
+            if not self._has_signed(committed):
                 continue
             try:
                 self._charge_past(intent, committed)
@@ -191,6 +191,18 @@ class DataSet:
         )
         self.follow(committed)
         self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+
+    def has_forgotten(self, run: str) -> bool:
+        """Whether this silo no longer knows in which attempts of a run, in hex, it took part.
+
+        It answers a plan before it signs it, and its data set's ledger is begun before that. Beside
+        other data sets' ledgers a younger one says nothing: the run may be of another.
+        """
+        answer = Said(self.copies).plan(run)
+        if answer is None:
+            return True
+        begun = datetime.strptime(self.ledger.entries[0].time_utc, _TIME).replace(tzinfo=UTC)
+        return not self._others and begun.timestamp() > answer.at
 
     def _has_signed(self, committed: Entry) -> bool:
         """Whether this silo signed a plan.
@@ -267,10 +279,8 @@ def _places(ledger: Ledger) -> set[tuple[str, int, int]]:
     return {(one.run_id, one.round, one.attempt) for one in book.live}
 
 
-def _opened(
-    entries: Sequence[Entry], silo: str, *, every: bool
-) -> Iterator[tuple[Entry, Entry | None]]:
-    """INTENT and RELEASE of the rounds whose sum holds a silo's part; of every one if asked."""
+def _attempts(entries: Sequence[Entry], silo: str) -> Iterator[tuple[Entry, Entry | None]]:
+    """Each INTENT, with its RELEASE if that names a silo among the survivors."""
     releases: dict[str, Entry] = {}
     for entry in entries:
         survivors = entry.body.get("survivors")
@@ -279,9 +289,8 @@ def _opened(
         if silo in survivors:
             releases.setdefault(str(entry.body.get("intent")), entry)
     for entry in entries:
-        release = releases.get(entry.entry_hash)
-        if entry.kind is Kind.ROUND_INTENT and (every or release is not None):
-            yield entry, release
+        if entry.kind is Kind.ROUND_INTENT:
+            yield entry, releases.get(entry.entry_hash)
 
 
 def _numbers(intent: Entry) -> tuple[int, int]:
@@ -325,7 +334,7 @@ def names_unknown_key(entries: Sequence[Entry], keys: Keys, silo: str) -> bool:
     plans = {
         str(one.body.get("plan_digest")): one for one in entries if one.kind is Kind.PLAN_COMMIT
     }
-    for intent, release in _opened(entries, silo, every=False):
+    for intent, release in _attempts(entries, silo):
         committed = plans.get(str(intent.body.get("plan_digest")))
         if committed is None or release is None or not _signs_unknown(committed, silo, keys):
             continue

@@ -149,6 +149,7 @@ class SiloLedgers:
                 return
             self._require_declared(privacy)
             self._require_terms(parameters, self._require_intent(parameters, privacy))
+            self._require_memory(parameters.run)
             decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
             if isinstance(decision, Deny) and self._charge(_place(parameters)) is None:
                 raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
@@ -274,22 +275,12 @@ class SiloLedgers:
             check_run_lines(notice.run, known, fresh)
         for entry in fresh:
             ledger.append(entry)
-        data_set = self.data_set if fresh else None
-        if data_set is not None:
-            data_set.recover(ledger, is_lost=self._is_forgotten(notice.run, fresh))
         # Of all lines: a crash may have come between a line and what follows from it.
+        data_set = self.data_set if ledger.entries else None
+        if data_set is not None:
+            data_set.recover(ledger)
         for entry in ledger.entries:
             self._give_back(notice.run, entry)
-
-    def _is_forgotten(self, run: RunId, fresh: Sequence[Entry]) -> bool:
-        """Whether these lines have this silo's name on a plan that it does not know to have signed.
-
-        The signature was checked, so that this silo's memory of what followed is lost.
-        """
-        signed = any(
-            one.kind is Kind.PLAN_COMMIT and self.party.name in plan_silos(one) for one in fresh
-        )
-        return signed and self._said.plan(run) is None
 
     def _require_one_history(self, run: RunId, known: Entry, other: Entry) -> None:
         """Keep the proof where two entries stand at one place: the run is over here, for good.
@@ -365,6 +356,8 @@ class SiloLedgers:
         entry, head = Entry.from_line(notice.draft), ledger.head()
         if (entry.seq, entry.prev_hash) != (head.seq + 1, head.entry_hash):
             raise LedgerConflictError("the draft does not follow from this silo's copy")
+        if entry.run_id != notice.run.hex:
+            raise PlanError("the draft is not of the run whose ledger it is for")
         if entry.kind is Kind.PLAN_COMMIT:
             self._accept_plan(entry, ledger)
         elif entry.kind is Kind.ROUND_RELEASE:
@@ -418,8 +411,7 @@ class SiloLedgers:
                 return
 
     def _answer_now(self, entry: Entry, plan: PrivacyPlan, budget: Budget, said: Said) -> None:
-        run = RunId.parse(entry.run_id)
-        before = said.plan(run)
+        before = said.plan(entry.run_id)
         if before is not None and before.draft != entry.entry_hash:
             raise PlanError(
                 "PLAN_COMMIT: this silo has answered another draft of this run's plan; it answers "
@@ -436,9 +428,9 @@ class SiloLedgers:
         intent = intent_for(plan, run_id=entry.run_id, round_number=1, epsilon=limit)
         decision = budget.check(intent, time_utc=self._stamp())
         fits = not isinstance(decision, Deny)
-        answer = PlanAnswer(draft=entry.entry_hash, is_signed=fits)
-        said.note_plan(run, answer, self.now())
-        self.log.info("plan-answered", run=run.hex, plan=plan.digest.hex(), signed=fits)
+        at = int(self.now().timestamp())
+        said.note_plan(entry.run_id, PlanAnswer(draft=entry.entry_hash, is_signed=fits, at=at))
+        self.log.info("plan-answered", run=entry.run_id, plan=plan.digest.hex(), signed=fits)
         if isinstance(decision, Deny):
             raise BudgetExceededError(decision.eps_after, decision.limit, budget.account.data_set)
 
@@ -557,6 +549,20 @@ class SiloLedgers:
                     f"round {parameters.round}: the plan was signed with {name} = {signed}, the "
                     f"coordinator asks {value}"
                 )
+
+    def _require_memory(self, run: RunId) -> None:
+        """What a run's lines prove is charged beyond the limit; nothing may be opened by that.
+
+        Raises:
+            LedgerRefusedError: this silo has forgotten in which attempts it took part.
+        """
+        data_set = self.data_set
+        if data_set is not None and data_set.has_forgotten(run.hex):
+            raise LedgerRefusedError(
+                "this silo has lost what it knew of the run (said.jsonl, or its data set's "
+                "ledger): all of its attempts are charged, and it takes no part in it any more; "
+                "begin a new run"
+            )
 
     def _give_back(self, run: RunId, entry: Entry) -> None:
         """Follow the run's ledger where an attempt is proven dead; this silo checks the proof.

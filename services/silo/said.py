@@ -34,10 +34,12 @@ class PlanAnswer:
     Attributes:
         draft: the entry's hash.
         is_signed: yes, or the budget is spent.
+        at: when, in seconds of the epoch.
     """
 
     draft: str
     is_signed: bool
+    at: int
 
 
 def forgive(folder: Path, charged: Collection[str], *, by: str, now: datetime) -> list[str]:
@@ -82,12 +84,15 @@ class Said:
         self._store = FileLedgerStore(folder / FILE)
         self._lines = [_read(line, place) for place, line in enumerate(self._store.read(0))]
 
-    def plan(self, run: RunId) -> PlanAnswer | None:
-        """The answer to a run's plan."""
+    def plan(self, run: str) -> PlanAnswer | None:
+        """The answer to the plan of a run, which is named in hex."""
         for line in self._of(_PLAN):
-            if line.get("run") == run.hex:
+            if line.get("run") == run:
+                at = line.get("at")
                 return PlanAnswer(
-                    draft=str(line.get("draft")), is_signed=line.get("is_signed") is True
+                    draft=str(line.get("draft")),
+                    is_signed=line.get("is_signed") is True,
+                    at=at if isinstance(at, int) else 0,
                 )
         return None
 
@@ -129,15 +134,15 @@ class Said:
                 "its operator has looked at them: `secagg silo forgive`"
             )
 
-    def note_plan(self, run: RunId, answer: PlanAnswer, now: datetime) -> None:
+    def note_plan(self, run: str, answer: PlanAnswer) -> None:
         """Keep an answer, before it is given."""
         self._append(
             {
                 "kind": _PLAN,
-                "run": run.hex,
+                "run": run,
                 "draft": answer.draft,
                 "is_signed": answer.is_signed,
-                "at": int(now.timestamp()),
+                "at": answer.at,
             }
         )
 

@@ -113,7 +113,12 @@ class TestAHostileOperator:
         assert self.spent(again) == 0.0
         assert not again.receive(self.coordinator.notice()).code
         assert self.spent(again) == pytest.approx(1.9943, abs=1e-3)
-        self.refuses_the_second(again)
+        self.coordinator.charge(2, 0, again)
+        with pytest.raises(LedgerRefusedError, match="takes no part in it any more"):
+            again.check_round(round_parameters(2), TRAINING)
+        other = Coordinator(self.folder.parent / "other", run=RunId(b"begun-afterwards"))
+        draft = other.draft_plan()
+        assert self.opened().receive(other.notice(draft=draft)).code == "BudgetExhaustedError"
 
     def test_what_was_released_counts_even_above_the_limit(self) -> None:
         """A limit that was lowered meanwhile: charged all the same, and the verifier objects."""

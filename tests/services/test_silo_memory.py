@@ -178,7 +178,47 @@ class TestALostDisk:
     def test_also_where_only_the_data_set_s_ledger_is_gone(self) -> None:
         """The copy of the run tells."""
         data_set_path(self.folder, "cohort").unlink()
-        assert spent(silo(self.folder)) == pytest.approx(self.before)
+        later = silo(self.folder)
+        later.now = lambda: datetime(2026, 11, 30, 13, tzinfo=UTC)
+        assert later.budget is not None
+        assert later.budget.spent() == pytest.approx(self.before)
+
+    def test_and_a_crash_before_it_was_counted_changes_nothing(self) -> None:
+        """Killed after each line of the new ledger, which the next process goes on with."""
+        path = data_set_path(self.folder, "cohort")
+        path.unlink()
+
+        def later() -> SiloLedgers:
+            made = silo(self.folder)
+            made.now = lambda: datetime(2026, 11, 30, 13, tzinfo=UTC)
+            return made
+
+        assert spent(later()) == pytest.approx(self.before)
+        lines = path.read_bytes().splitlines(keepends=True)
+        for count in range(len(lines)):
+            path.write_bytes(b"".join(lines[:count]))
+            assert spent(later()) == pytest.approx(self.before)
+
+    def test_killed_between_the_lines_that_are_brought_and_what_they_cost(self) -> None:
+        """Whatever of the run's copy is there: the next opening or notice counts."""
+        lines = self.coordinator.book.lines(0)
+        for count in range(len(lines) + 1):
+            self.lose()
+            copy = FileLedgerStore(ledger_path(self.folder, self.coordinator.parameters.run))
+            for place, line in enumerate(lines[:count]):
+                copy.append(line, expected_lines=place)
+            again = silo(self.folder)
+            assert not again.receive(self.coordinator.notice()).code
+            assert spent(again) == pytest.approx(self.before)
+
+    def test_lines_that_come_in_pieces(self) -> None:
+        """The plan in one notice, the attempts in the next."""
+        self.lose()
+        again = silo(self.folder)
+        whole = self.coordinator.notice()
+        for place, line in enumerate(whole.lines):
+            assert not again.receive(replace(whole, first=place, lines=(line,))).code
+        assert spent(again) == pytest.approx(self.before)
 
     def test_whatever_the_coordinator_says_came_back(self) -> None:
         """A return without proof, said to a silo that has forgotten."""
@@ -354,19 +394,19 @@ class TestARunThatIsOver:
 class TestSaid:
     """The file of answers, with several writers, and what an operator may forgive."""
 
-    RUN = RunId(b"r" * 16)
+    RUN = (b"r" * 16).hex()
 
     def answer(self, draft: str) -> PlanAnswer:
-        return PlanAnswer(draft=draft, is_signed=True)
+        return PlanAnswer(draft=draft, is_signed=True, at=int(now().timestamp()))
 
     def test_of_two_that_saw_no_answer_one_writes(self, tmp_path: Path) -> None:
         """The other is told, and its draft is not answered."""
         first, second = Said(tmp_path), Said(tmp_path)
         assert first.plan(self.RUN) is None
         assert second.plan(self.RUN) is None
-        first.note_plan(self.RUN, self.answer("aa"), now())
+        first.note_plan(self.RUN, self.answer("aa"))
         with pytest.raises(LedgerConflictError):
-            second.note_plan(self.RUN, self.answer("bb"), now())
+            second.note_plan(self.RUN, self.answer("bb"))
         assert Said(tmp_path).plan(self.RUN) == self.answer("aa")
 
     def test_two_silo_processes_answer_one_draft_of_a_run(self, tmp_path: Path) -> None:
@@ -445,12 +485,22 @@ class TestSaid:
 
     def test_nothing_in_the_way_is_nothing_noted(self, tmp_path: Path) -> None:
         """And what was charged counts as little as what was long ago."""
-        Said(tmp_path).note_plan(self.RUN, self.answer("aa"), now())
-        assert forgive(tmp_path, {self.RUN.hex}, by="x", now=now()) == []
+        Said(tmp_path).note_plan(self.RUN, self.answer("aa"))
+        assert forgive(tmp_path, {self.RUN}, by="x", now=now()) == []
         later = datetime(2026, 12, 8, 12, tzinfo=UTC)
         assert forgive(tmp_path, set(), by="x", now=later) == []
         assert len(FileLedgerStore(tmp_path / FILE).read(0)) == 1
-        assert forgive(tmp_path, set(), by="x", now=now()) == [self.RUN.hex]
+        assert forgive(tmp_path, set(), by="x", now=now()) == [self.RUN]
+
+    @pytest.mark.parametrize("run", ["", "ab", "ab" * 16])
+    def test_a_draft_under_another_run_s_name(self, tmp_path: Path, run: str) -> None:
+        """It would be another question, of a run that was never answered."""
+        coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+        draft = replace(coordinator.draft_plan(), run_id=run, sigs=())
+        by_hub = draft.signed_by(Party(COORDINATOR, FEDERATION.coordinator))
+        answer = mine.receive(coordinator.notice(draft=by_hub))
+        assert not answer.signature
+        assert "not of the run" in answer.reason
 
 
 def test_a_crash_in_the_first_entries_forgets_no_declaration(tmp_path: Path) -> None:
