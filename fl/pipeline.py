@@ -128,7 +128,7 @@ def vector_spec(plan: TrainingPlan, number: int, size: int) -> VectorSpec:
     ]
     segments += [meta(usage_name(name), 2, bound=sent) for name in traits.segments]
     for name in traits.scalars:
-        segments += real_segments(name, 1, n_max)
+        segments += real_segments(name, 1, n_max, traits.most)
     segments += _weight_segments(plan)
     if traits.has_variate:
         segments.append(meta(MEMBERS, 1, bound=1))

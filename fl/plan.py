@@ -208,6 +208,15 @@ class TrainingPlan:
                 "declared", "a class for each silo if and only if weights are declared", ""
             )
         classes = {name: fields.share(f"declared.{name}", one) for name, one in declared.items()}
+        least = LEAST_SERVER_RATE * max(classes.values(), default=0.0)
+        for name, one in classes.items():
+            if one < least:
+                fields.refuse(
+                    f"declared.{name}",
+                    f"at least {LEAST_SERVER_RATE:g} of the largest class: beside it the step of "
+                    "the others is next to nothing if that silo sends zeros",
+                    one,
+                )
         object.__setattr__(self, "declared", classes)
 
     @property

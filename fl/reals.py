@@ -5,6 +5,7 @@ integer. The limbs add up exactly, so nothing depends on a guess of the numbers'
 their whole parts fit.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,10 +22,21 @@ META_LIMIT: Final = 2**47 - 1  # n_max times a bound stays below 2^47 (protocol.
 IntVector = NDArray[np.int64]
 
 
-def real_segments(name: str, length: int, n_max: int) -> tuple[Segment, Segment]:
-    """Return the two segments of `length` real numbers of at most n_max silos."""
+def real_segments(
+    name: str, length: int, n_max: int, most: float | None = None
+) -> tuple[Segment, Segment]:
+    """Return the two segments of `length` real numbers of at most n_max silos.
+
+    Args:
+        name: of the numbers.
+        length: how many.
+        n_max: silos in a sum.
+        most: by size, where a number has a natural bound: a silo that lies then moves a sum by no
+            more than n_max times this. None: what the ring holds.
+    """
+    limit = META_LIMIT // n_max
     return (
-        meta(f"{name}_hi", length, bound=META_LIMIT // n_max),
+        meta(f"{name}_hi", length, bound=limit if most is None else min(limit, math.ceil(most))),
         meta(f"{name}_lo", length, bound=UNIT),
     )
 

@@ -22,7 +22,8 @@ from secagg.parameters import (
 )
 from secagg.roster import Roster
 
-# Exact elimination over so many sums takes seconds at 200 silos.
+# Exact elimination over so many different sums of 200 silos takes several seconds, and a signature
+# makes up to four of them.
 MAX_LEDGER_WINDOW = 64
 
 

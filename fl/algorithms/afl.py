@@ -7,13 +7,16 @@ exponentiated gradient ascent on the mixture, normalized one round late. It uplo
 w_k; the server moves x += η_g · Σ w_k Δ_k / Σ w_k.
 
 The coordinator learns one linear functional of the Δ_k, with coefficients w_k that nobody knows,
-and Σ w_k. Weights of the plan would be a second kind of weight and must be uniform. A silo that
+and Σ w_k. The sum's bound is that of n_max silos at exp(bound): a silo that lies about its weight
+makes the others' step smaller by about n_max · exp(2 bound) at most, not by what the ring holds.
+Weights of the plan would be a second kind of weight and must be uniform. A silo that
 loses its log-weight starts again at 0, as one that joins does: nothing counts on it.
 
 Source: Mohri et al. 2019, algorithm 1, with multiplicative steps for λ instead of a projection,
 which would need every silo's λ.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -67,7 +70,8 @@ class Agnostic:
 
     def traits(self, number: int) -> Traits:  # noqa: ARG002 (of the protocol)
         """Upload the weighted change and the weight; keep the log-weight."""
-        return Traits(scalars=(AGNOSTIC_WEIGHT,), loss=True, keeps=True)
+        most = math.exp(self.bound)
+        return Traits(scalars=(AGNOSTIC_WEIGHT,), most=most, loss=True, keeps=True)
 
     def initial_state(self, size: int) -> State:  # noqa: ARG002 (of the protocol)
         """Return the range of w Δ, and a mean weight of 1."""

@@ -39,6 +39,7 @@ class Traits:
     Attributes:
         segments: names of the bulk segments, each of length d.
         scalars: names of the real numbers that are summed beside them, exactly.
+        most: no silo's number is beyond this by size; None: as many as the ring holds.
         trains: whether a silo takes local steps.
         gradient: whether it computes the full-batch gradient at the received model.
         loss: whether it computes its mean loss there.
@@ -48,6 +49,7 @@ class Traits:
 
     segments: tuple[str, ...] = (UPDATE,)
     scalars: tuple[str, ...] = ()
+    most: float | None = None
     trains: bool = True
     gradient: bool = False
     loss: bool = False

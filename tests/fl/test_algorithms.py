@@ -22,9 +22,11 @@ from fl.algorithms.fedsgd import GRADIENT
 from fl.algorithms.qfedavg import CURVATURE
 from fl.errors import NonFiniteUpdateError, PlanError, RunStateError
 from fl.optimizers import Sgd
+from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
 from fl.plugins import Group, register
 from fl.ports import FloatVector, Tensor
+from fl.reals import real_values
 from fl.schedules import Curve, Schedule
 from fl.state import ENROLLED, TRAINED, State, model_of
 from fl.step import initial_state
@@ -276,6 +278,17 @@ class TestAgnostic:
             assert model(moved)[0] == pytest.approx(model(state)[0] + 1)
             assert float(moved[MEAN_WEIGHT][()]) == pytest.approx(weights.mean())
             state |= moved
+
+    @pytest.mark.parametrize("bound", [0.1, 1, 3])
+    def test_no_silo_adds_more_than_its_weight_s_bound(self, bound: float) -> None:
+        """Or one that lies is the divisor of everybody's mean, and the model stands still."""
+        one = plan("afl", algorithm_settings={"bound": bound})
+        found = {segment.name: segment.bound for segment in vector_spec(one, 1, 2).segments}
+        assert found[f"{AGNOSTIC_WEIGHT}_hi"] == math.ceil(math.exp(bound))
+        algorithm, state = algorithm_of(one), state_of(one)
+        largest = algorithm.parts(work_of(state, [1.0, 0], loss=1e9))[AGNOSTIC_WEIGHT]
+        sent = real_values(AGNOSTIC_WEIGHT, largest, one.max_silos)
+        assert all(abs(int(sent[name][0])) <= found[name] for name in sent)
 
     def test_the_log_weight_is_bounded(self) -> None:
         """No silo can take the sum over, nor the quantizer's range."""

@@ -34,6 +34,7 @@ def test_round_trip() -> None:
     for plan in (
         example(),
         example(weighting="declared", n_cap=0, declared={"a": 1, "b": 0.5}),
+        example(weighting="declared", n_cap=0, declared={"a": 1e-6, "b": 1e-9}),
         example(weighting="uniform", n_cap=0, server_learning_rate=1),
     ):
         back = TrainingPlan.parse(plan.document())
@@ -138,6 +139,15 @@ def test_no_json_or_not_canonical(document: bytes) -> None:
         ({"weighting": "declared", "n_cap": 0}, "declared"),
         ({"weighting": "declared", "n_cap": 0, "declared": {"a": 1.5}}, r"declared\.a"),
         ({"declared": {"a": 1.0}}, "declared"),
+        # A class far below another one: whoever has the large one can stop the model with zeros.
+        (
+            {"weighting": "declared", "n_cap": 0, "declared": {"a": 1.0, "b": 9e-4}},
+            r"declared\.b: .*at least 0\.001 of the largest",
+        ),
+        (
+            {"weighting": "declared", "n_cap": 0, "declared": {"a": 9e-10, "b": 1e-6}},
+            r"declared\.a",
+        ),
         ({"algorithm_settings": {"x": float("inf")}}, "algorithm_settings"),
         ({"algorithm_settings": 3}, "algorithm_settings"),
         ({"algorithm": ""}, "algorithm"),
