@@ -45,6 +45,7 @@ LEAVES = (
     ("silo", "install"),
     ("silo", "join"),
     ("silo", "leave"),
+    ("silo", "forgive"),
     ("silo", "status"),
     ("simulate",),
     ("stats", "advise"),
