@@ -231,11 +231,10 @@ class SiloHistory:
         silos have summed the same state again, its fate is as good as known: what follows from
         that state is.
         """
+        known = self._honest(run, told)
         for attempt, trace in self._traces.items():
             is_same = attempt.run == run and trace.model_hash == told.model_hash
-            if not is_same or not trace.is_open:
-                continue
-            if self._honest(run, trace) == self._honest(run, told) is not None:
+            if is_same and trace.is_open and self._honest(run, trace) == known is not None:
                 trace.events.add(JournalEvent.CLOSED)
 
     def _honest(self, run: RunId, trace: _Trace) -> tuple[int, ...] | None:

@@ -21,6 +21,7 @@ from secagg.hybrid import Encapsulated, KemKey
 from secagg.ids import RunId
 from secagg.keys import AgreementKey, mask_key_from_seed
 from secagg.masking import pairwise_seeds, self_seed
+from secagg.messages import KemBox, KemPair, Share, ShareBox
 from secagg.prg import MaskStream, rounding_coins
 from secagg.recompute import assigned_chunks
 from secagg.ring import U32, U64
@@ -97,6 +98,35 @@ def test_the_seeds_of_masks(number: int) -> None:
         }
     own = self_seed(SECRET, binding=BINDING, seat=HIGH, segment="update", generator=generator)
     assert own == derive(SECRET, BINDING, enc("self", n(HIGH), b"update"), size)
+
+
+def test_the_share_root() -> None:
+    """Over all that a dealer sends to each holder, in the hybrid suite too."""
+    words = {name: bytes([place]) * 8 for place, name in enumerate(["box", "ct", "pair", "escrow"])}
+    pair = enc("kem-pair", words["pair"], words["escrow"], BINDING)
+    kem = enc("kem-box", words["ct"], pair)
+    leaf = h("leaf", n(0), enc("share-box", n(HIGH), words["box"], SECRET, OTHER, kem))
+    made = Share(
+        setup=SETUP,
+        seat=LOW,
+        commitment_b=OTHER,
+        commitment_k=SECRET,
+        boxes=(
+            ShareBox(
+                holder=HIGH,
+                box=words["box"],
+                commitment_a=SECRET,
+                commitment_b=OTHER,
+                kem=KemBox(
+                    ciphertext=words["ct"],
+                    pair=KemPair(
+                        ciphertext=words["pair"], escrow=words["escrow"], commitment=BINDING
+                    ),
+                ),
+            ),
+        ),
+    )
+    assert made.root == h("share-root", OTHER, SECRET, h("root", n(1), leaf))
 
 
 @pytest.mark.parametrize("is_hybrid", [False, True])
