@@ -24,6 +24,8 @@ _PRELOADED: Final = (
     "services.silo.join",
     "fl.testing",
     "fl.training.custom",
+    "scipy.optimize",  # where there is a privacy plan (dp.closed_form)
+    "scipy.special",
 )
 
 
