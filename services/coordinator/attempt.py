@@ -165,6 +165,7 @@ class AttemptDriver:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _turned: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def parameters(self) -> RoundParameters:
@@ -402,6 +403,13 @@ class AttemptDriver:
         for seat in self.cohort:
             self.store.discard(masked_name(seat))
 
+    async def finish(self, wait_s: float) -> None:
+        """Wait for the sum if silos open their shares now: no other attempt could follow."""
+        if self.phase is Phase.UNMASK:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._ended.wait()
+
     async def stop(self, reason: str) -> None:
         """Give the attempt up, unless it is over."""
         async with self._lock:
@@ -569,6 +577,8 @@ class AttemptDriver:
         self._note_phase()
         self._moved.set()
         self._turned.set()
+        if self.outcome is not None:
+            self._ended.set()
 
     def _log(self, entry: Entry, effects: list[ServerEffect], what: str) -> None:
         """Put an entry on disk; what follows from it may leave afterwards."""

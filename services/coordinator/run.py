@@ -69,6 +69,9 @@ _UNSETTLED: Final = (
     "; a silo that has sent exact statistics to a run that was stopped or failed meanwhile sends "
     "no others before it knows who was in that sum: resume that run first"
 )
+# How long a sum that silos are opening is awaited when the run is stopped: given up, its round
+# could never be summed, and the run not be taken up again.
+_SUM_S: Final = 5.0
 # How long the promises that give a charge back are awaited when the run is stopped.
 _PROMISES_S: Final = 2.0
 
@@ -263,6 +266,8 @@ class RunDriver:
         self._stop_reason = reason or "stopped by an operator"
         self._stopping.set()
         self.hub.presence.wake()
+        for attempt in list(self.attempts.live.values()):
+            await attempt.finish(_SUM_S)
         if self.ledger is not None:
             self.ledger.give_up()
         for attempt in list(self.attempts.live.values()):

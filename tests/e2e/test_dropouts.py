@@ -113,16 +113,17 @@ def test_silos_that_stall_in_one_phase_are_not_waited_for(stage: Stage) -> None:
 def test_a_late_vector_is_refused_by_both_rounds_names(tmp_path: Path) -> None:
     """It counts in no sum; its silo is invited again (bug case DRP-04).
 
-    The coordinator knows a round until some later ones are over, so for so long the silo sleeps:
-    it is put to sleep in the ten seconds in which it stalls before its upload.
+    The coordinator knows a round until some later ones are over, so for so long the silo sleeps. It
+    is put to sleep while it stalls before its upload: when it says nothing any more.
     """
     with make_stage(tmp_path, 5, mask_s=3.0) as federation:
         stage = Stage(federation)
         stage.start(COORDINATOR, *stage.silos[:4])
-        stage.start("silo-5", fault="silo.before-upload@2=stall:10")
+        stage.start("silo-5", fault="silo.before-upload@2=stall:30")
         stage.begin()
         sleeper = stage.children["silo-5"]
         sleeper.wait_for("training", round=2, timeout_s=LONG_S)
+        stage.children[COORDINATOR].wait_for("lost", seat=5, timeout_s=LONG_S)
         sleeper.process.send_signal(signal.SIGSTOP)
         stage.wait_until(lambda status: status.summary.rounds_done > 8)
         sleeper.process.send_signal(signal.SIGCONT)
