@@ -44,6 +44,10 @@ class Pair:
         for name in names:
             self.silos[name].wait_for("connected", timeout_s=LONG_S)
 
+    def complete(self) -> None:
+        """Start those of the first five silos that no earlier test has started."""
+        self.start(*(name for name in SILOS[:5] if name not in self.silos))
+
     def arm(self, fault: str) -> None:
         """Start the holder again, to be killed at this point."""
         self.holder.end()
@@ -125,6 +129,7 @@ def test_a_complaint_in_an_open_attempt_is_taken_over(pair: Pair) -> None:
 
     The complaint is of round 2, which is opened ahead while round 1 goes on.
     """
+    pair.complete()
     pair.start("silo-6", module="accuser_of_a_test")
     pair.arm("coordinator.after-message@2=kill")
     second = pair.stand_by()
@@ -143,7 +148,9 @@ def test_a_complaint_in_an_open_attempt_is_taken_over(pair: Pair) -> None:
 
 def test_asked_changes_of_the_silos_are_taken_over(pair: Pair) -> None:
     """One is dismissed and one is admitted while a third trains, and the holder dies before."""
-    pair.silos.pop("silo-6").end()
+    pair.complete()
+    if (accuser := pair.silos.pop("silo-6", None)) is not None:
+        accuser.end()
     pair.start("silo-4", fault="silo.before-training@2=stall:45")
     second = pair.stand_by()
     run = pair.begin(rounds=100_000, silos=4)
