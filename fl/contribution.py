@@ -19,7 +19,7 @@ from dp.plan import Mode
 from dp.rng import NoiseSource, NoiseStream
 from fl.algorithms import VARIATE_DELTA, LocalWork, algorithm_of
 from fl.errors import RenewedError, SpecMismatchError
-from fl.memory import ERROR, KEPT, LEFT, PERSONAL, Kept, RunMemory
+from fl.memory import ERROR, KEPT, LEFT, MOVED, PERSONAL, SEEN, Kept, RunMemory
 from fl.personal import Division
 from fl.pipeline import (
     MEMBERS,
@@ -108,6 +108,7 @@ class Contributor:
         division: of the task's model into what is shared and what stays.
         own_steps: round number to K_k, where the plan leaves that to the silo.
         noise: gives a fresh source of noise for each attempt.
+        least_change: share of the own last counted update by which a model must have moved since.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Contributor:
         division: Division,
         own_steps: Callable[[int], int] | None,
         noise: Callable[[], NoiseSource],
+        least_change: float,
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm_of(plan)
@@ -133,6 +135,7 @@ class Contributor:
         self._layout = division.shared
         self._own_steps = own_steps
         self._noise = noise
+        self._least_change = least_change
 
     def made(self, number: int, state: State, *, is_refresh: bool) -> Contribution:
         """Return the contribution to any round.
@@ -167,6 +170,7 @@ class Contributor:
             meta[MEMBERS] = np.array([joins - leaves], dtype=np.int64)
             if leaves:
                 keeps[LEFT] = np.array(1, dtype=np.uint8)
+        self._require_change(state, kept)
         full = self.full_model(state, kept)
         self._task.prepare(preprocess_of(state))
         metrics = self._task.evaluate(full) if self._needs_metrics or traits.loss else None
@@ -174,6 +178,7 @@ class Contributor:
         if metrics is not None and self._plan.metrics:
             meta.update(metric_values(self._plan, metrics))
         work = self._worked(number, state, full=full, kept=kept, metrics=metrics, keeps=keeps)
+        keeps |= self._seen(work)
         parts = {name: weight * part for name, part in self._algorithm.parts(work).items()}
         scalars = {name: parts.pop(name) for name in traits.scalars}
         for name, number_k in scalars.items():
@@ -189,6 +194,32 @@ class Contributor:
             work=work,
             keeps=keeps,
         )
+
+    def _seen(self, work: LocalWork) -> State:
+        """Return what `_require_change` compares with, if this update is counted."""
+        if not self._least_change:
+            return {}
+        return {SEEN: work.start, MOVED: np.array(np.linalg.norm(work.change))}
+
+    def _require_change(self, state: State, kept: Kept) -> None:
+        """Refuse a model that has hardly moved since this silo's last counted update.
+
+        Security: its inputs to both rounds would be alike, and two sums over other survivors differ
+        by it (docs/protocol.md 12). Whether it refuses tells how large its own update was, roughly.
+
+        Raises:
+            SpecMismatchError: names the rule.
+        """
+        seen = kept.vector(SEEN)
+        if not self._least_change or seen is None:
+            return
+        moved = np.linalg.norm(self._layout.flatten(summed(model_of(state))) - seen)
+        if moved < self._least_change * float(kept.tensors[MOVED][()]):
+            raise SpecMismatchError(
+                f"policy rule least_change: expected a model that has moved by at least "
+                f"{self._least_change:g} of this silo's own last counted update since then, and it "
+                "has moved by less; the run may have learned all it can, or stop it"
+            )
 
     def _worked(
         self,

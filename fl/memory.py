@@ -25,6 +25,8 @@ from secagg.rng import Rng
 KEPT: Final = "kept"  # what the algorithm keeps: c_k, or AFL's log-weight
 PERSONAL: Final = "personal"  # parameters that stay at the silo, flat
 ERROR: Final = "error/"  # by segment, what compression did not send
+SEEN: Final = "seen"  # the model that the silo trained on, flat
+MOVED: Final = "moved"  # and how far its own steps led from it, float64, shape ()
 LEFT: Final = "left"  # present: the silo left the run in this round
 
 _PENDING: Final = "pending"

@@ -91,6 +91,8 @@ class RunParticipant:
             as the plan allows.
         noise: gives a fresh source of noise for each attempt. Only dp.rng.NoiseStream is private;
             a simulation that must repeat may take another.
+        least_change: the silo's rule of that name; 0 asks nothing, nor does any under a privacy
+            plan, where staying away would tell what the noise hides.
         most_units: the most units that the silo declares in public: whether it has more may show,
             as no plan chooses it. None: the plan's.
 
@@ -111,6 +113,7 @@ class RunParticipant:
         rng: Rng,
         own_steps: Callable[[int], int] | None = None,
         noise: Callable[[], NoiseSource] = NoiseStream,
+        least_change: float = 0.0,
         most_units: int | None = None,
     ) -> None:
         self._plan = plan
@@ -134,6 +137,7 @@ class RunParticipant:
         self.saturated = 0
         self.failures = 0
         self._privacy = privacy_of(plan)
+        self._least_change = least_change if self._privacy is None else 0.0
         self._contributor = Contributor(
             plan,
             silo=self._names[seat],
@@ -143,6 +147,7 @@ class RunParticipant:
             division=division,
             own_steps=own_steps,
             noise=noise,
+            least_change=self._least_change,
         )
         if self._privacy is not None:
             self._check_private(self._privacy, most_units)
@@ -457,7 +462,10 @@ class RunParticipant:
         """Whether anything is kept of a round with these bulk segments."""
         plan = self._plan
         return bool(segments) and bool(
-            plan.personal or plan.compression.keeps_errors or self._algorithm.traits(number).keeps
+            plan.personal
+            or plan.compression.keeps_errors
+            or self._algorithm.traits(number).keeps
+            or self._least_change
         )
 
     def _settle(

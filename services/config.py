@@ -128,6 +128,8 @@ class Policy(Settings):
         statistics: which queries of `secagg stats` this silo answers: none, those with noise, or
             exact ones, too, and with them the moments that training runs standardize with. A data
             set with a budget is never summed without noise.
+        least_change: share of this silo's own last counted update by which the model must have
+            moved since, or it trains no further; 0 asks nothing, as does a privacy plan.
         statistics_columns: the only columns that queries may name; unset means none of an exact
             one and, as its noise is charged, any of a noised one.
     """
@@ -152,6 +154,7 @@ class Policy(Settings):
     max_redundancy: Annotated[int, Field(ge=0)] = 0
     min_redundancy: Annotated[int, Field(ge=0)] = 0
     own_chunks: Annotated[int, Field(ge=0)] | None = None
+    least_change: Annotated[float, Field(ge=0, le=1)] = 0.0
     statistics: Literal["refuse", "noised", "exact"] = "noised"
     statistics_columns: Many[Annotated[str, Field(min_length=1)]] | None = None
 

@@ -230,6 +230,7 @@ class Learner:
             task=task,
             memory=memory,
             rng=self.rng,
+            least_change=self.config.policy.least_change,
             most_units=declared_units(privacy_of(plan), self.config.privacy),
         )
 
