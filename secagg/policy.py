@@ -23,7 +23,7 @@ from secagg.parameters import (
 from secagg.roster import Roster
 
 # Exact elimination over so many different sums of 200 silos takes several seconds, and a signature
-# makes up to four of them.
+# makes up to four of them. Sums over the same silos count once.
 MAX_LEDGER_WINDOW = 64
 
 
@@ -222,14 +222,14 @@ class SiloPolicy:
                 f"policy rule ledger_min_change: expected the survivors of the last sum, or "
                 f"{self.ledger_min_change} silos to differ, got {changed}"
             )
-        window = earlier[-self.ledger_window :] if self.ledger_window else ()
-        sums = [*window, survivors]
+        window = frozenset(earlier[-self.ledger_window :] if self.ledger_window else ())
+        sums = {*window, survivors}
         # Whoever is shown need not be in this sum, and then it is not asked: the others refuse.
         # What the window shows already is not this sum's doing: a silo would refuse for good.
         if window and shown(sums) - shown(window):
             raise SurvivorsMismatchError(
-                f"policy rule ledger_window: with the last {len(window)} sums this one would show "
-                f"what one silo alone contributed, if it contributed the same to all"
+                f"policy rule ledger_window: with the last {self.ledger_window} sums this one "
+                f"would show what one silo alone contributed, if it contributed the same to all"
             )
 
 
