@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from secagg import messages
 from secagg.effects import AbortReason
@@ -89,9 +90,10 @@ def _one_lies(**changes: object) -> Outcome:
     return outcome
 
 
-def test_a_made_up_prior_costs_its_author_and_nobody_else() -> None:
+@pytest.mark.parametrize("organizations", [3, 4])
+def test_a_made_up_prior_costs_its_author_and_nobody_else(organizations: int) -> None:
     """The liar's own upload stays out; the round goes on over four silos of four organizations."""
-    outcome = _one_lies(n_orgs=4)
+    outcome = _one_lies(n_orgs=organizations)
     assert outcome.aggregate is not None
     assert outcome.aggregate.survivors == (1, 2, 4, 5)
     assert outcome.aggregate.values["update"].tolist() == [_total(1, 2, 4, 5)] * 2
