@@ -239,7 +239,12 @@ class RunLedger:
         self._came.set()
 
     def share(self, seats: Sequence[int]) -> None:
-        """Bring silos the lines that they lack, such as the last release."""
+        """Bring silos the lines that they lack, such as the last release.
+
+        Raises:
+            PrivacyError: the ledger cannot be read.
+        """
+        self._begin()
         for seat in seats:
             self._notify(seat, (0, 0))
 

@@ -290,6 +290,9 @@ class RunDriver:
         if self.ledger is not None:
             with suppress(PrivacyError):  # `drive` meets it again, and ends the run with its words
                 self.cohorts.least_n_c = self.ledger.committed_n_c()
+                if self.cohorts.least_n_c:
+                    # Before the open attempt's messages: a silo may lack the charge that it checks.
+                    self.ledger.share(self.cohorts.enrolled)
         following = None if self.course is None else self.course.next()
         for complaint in load_complaints(self.directory):
             self.cohorts.suspect(suspects([], [complaint]))

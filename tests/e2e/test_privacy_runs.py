@@ -484,6 +484,36 @@ def test_a_coordinator_that_dies_around_a_release_settles_it_once(
         assert kinds.count("ROUND_INTENT") == 2
 
 
+def test_a_silo_that_missed_a_charge_takes_part_once_both_sides_are_back(tmp_path: Path) -> None:
+    """Killed after round 1, it never saw the charge of round 2, which the coordinator resumes.
+
+    The coordinator dies in round 2 before anybody's keys are in. It brings the ledger's lines
+    before it opens the attempt anew: else the silo refused it, and sat out for the rest of the run.
+    """
+    names, home = SILOS[:4], tmp_path / "both"
+    patient = DEADLINES | {"registration_s": PATIENCE_S}
+    with LocalFederation(home=home, silos=names, deadlines=patient) as federation:
+        world = World(federation)
+        first = federation.start_coordinator(wait=False, fault="log.after-opened@2=kill")
+        for name in names:
+            world.start(name, fault="silo.after-settle@1=kill" if name == names[3] else "")
+        first.wait_for("listening", timeout_s=PATIENCE_S)
+        for child in world.silos.values():
+            child.wait_for("connected", timeout_s=PATIENCE_S)
+        path = federation.home / "run.toml"
+        path.write_text(RUN.format(rounds=3, learning_rate=0.09, h_dp=2), encoding="utf-8")
+        operator = ("--operator", str(federation.operator_file))
+        run = world.secagg("run", "start", "-c", str(path), *operator, expect=0).split()[0]
+        first.wait(timeout_s=PATIENCE_S)
+        world.silos[names[3]].wait(timeout_s=PATIENCE_S)
+        world.start(names[3])
+        federation.start_coordinator(wait=False).wait_for("listening", timeout_s=PATIENCE_S)
+        world.secagg("run", "watch", run, *operator, expect=0)
+        told = world.secagg("run", "show", run, *operator, expect=0)
+        assert "LedgerRefusedError" not in told
+        assert world.status(run).rounds[-1].survivors == (1, 2, 3, 4)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("point", "stalled", "returned"),
