@@ -73,7 +73,7 @@ def test_the_wheel_names_licence_and_command(wheel: zipfile.ZipFile, metadata: M
     (licence,) = (name for name in wheel.namelist() if name.endswith("/LICENSE"))
     assert b"Apache License" in wheel.read(licence)
     (scripts,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
-    assert "secagg = services.cli.main:main" in wheel.read(scripts).decode()
+    assert "secagg = services.cli.__main__:main" in wheel.read(scripts).decode()
 
 
 def test_the_base_needs_neither_torch_nor_grpc(metadata: Message) -> None:
