@@ -106,7 +106,12 @@ ACTIONS: Final = {
     "WRONG_PHASE": _NOTHING,
     "LearningError": "Read the message.",
     "PlanError": _PLAN,
-    "SpecMismatchError": "Both sides must mean the same plan and model: compare task and settings.",
+    "SpecMismatchError": (
+        "Both sides must mean the same plan and model: compare task and settings. `policy rule "
+        "least_change`: the model stands still; stop the run, or let the silo lower the rule. "
+        "`advice: …`: the totals of a column are not those of the silo's first advice (data have "
+        "changed, or a silo lies): use that one, or `describe`."
+    ),
     "NonFiniteUpdateError": "Training diverged: smaller learning rate, or look at the data.",
     "WeightError": "Raise `n_cap` or correct the silo's data.",
     "SchemaError": "Make the silo's file fit the schema; its own log names the column.",
