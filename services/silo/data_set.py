@@ -157,16 +157,16 @@ class DataSet:
         states = {(one.run_id, one.round, one.attempt): one.state for one in self.budget.charges}
         for intent, release in _attempts(run.entries, self.party.name):
             place = (intent.run_id, *_numbers(intent))
-            # A charge that was given back is no charge of a sum that was opened all the same.
-            is_returned = states.get(place) is ChargeState.RETURNED
-            if place in states and not (is_returned and release is not None):
+            committed = plan_entry(run, str(intent.body.get("plan_digest")))
+            if committed is None or committed.run_id != intent.run_id:
+                continue
+            if place in states:
+                if release is not None and states[place] is ChargeState.RETURNED:
+                    self._note_contradiction(committed, release)
                 continue
             if any(place in _places(one) for one in self._others.values()):
                 continue
-            committed = plan_entry(run, str(intent.body.get("plan_digest")))
-            if committed is None or not (
-                _is_proven(committed, release) or self.has_forgotten(intent.run_id)
-            ):
+            if not (_is_proven(committed, release) or self.has_forgotten(intent.run_id)):
                 continue
             if not self._has_signed(committed):
                 continue
@@ -178,6 +178,22 @@ class DataSet:
                     "it names this silo in a release that cannot be charged to this data set: "
                     f"{error}. Restore the ledger of the data set that it was charged to",
                 ) from error
+
+    def _note_contradiction(self, committed: Entry, release: Entry) -> None:
+        """A release of an attempt that came back: its signers or promisers have lied.
+
+        As many promised as leave nothing to open, and this silo has checked that. So the run is
+        over here, and the charge stays where the proof has put it.
+        """
+        if not _is_proven(committed, release):
+            return
+        said = f"entry {release.seq} releases an attempt that was proven dead"
+        proof = (release.to_line(),)
+        while True:
+            with suppress(LedgerConflictError):  # another process of this silo wrote: look again
+                run = RunId(bytes.fromhex(committed.run_id))
+                Said(self.copies).note_broken(run, said, proof)
+                return
 
     def _charge_past(self, intent: Entry, committed: Entry) -> None:
         number, attempt = _numbers(intent)

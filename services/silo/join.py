@@ -7,7 +7,7 @@ from pathlib import Path
 
 from secagg.errors import RosterError
 from secagg.ids import SiloId
-from secagg.journal import SiloHistory, decode_line
+from secagg.journal import JournalEvent, SiloHistory, decode_line
 from secagg.rng import SystemRng
 from services.clock import utc_now
 from services.config import SiloConfig
@@ -93,6 +93,7 @@ async def join(
             log=log,
             former=listed_rosters(config.directory),
         )
+        history = SiloHistory(lines)
         ledgers = SiloLedgers(
             budget_settings=config.privacy,
             folder=config.storage / LEDGERS,
@@ -102,13 +103,14 @@ async def join(
             former=lambda: greeting.former,
             now=utc_now,
             log=log,
+            has_promised=partial(history.has, event=JournalEvent.ABANDONED),
         )
         node = SiloNode(
             seat=seat.index,
             identity=identity,
             policy=config.policy.silo_policy(),
             store=store,
-            history=SiloHistory(lines),
+            history=history,
             runs={line.attempt.run for line in lines},
             greeting=greeting,
             learner=Learner(

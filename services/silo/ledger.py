@@ -42,7 +42,7 @@ from fl.privacy import privacy_of
 from fl.rounds import RunPlan
 from secagg.effects import Aggregate
 from secagg.errors import BadSignatureError
-from secagg.ids import RunId
+from secagg.ids import AttemptId, RunId
 from secagg.parameters import GRAPH_COMPLETE, RoundParameters, threshold
 from secagg.policy import SiloPolicy
 from secagg.roster import Roster
@@ -90,6 +90,7 @@ class SiloLedgers:
         now: the wall clock.
         log: this silo's own; figures of its budget go nowhere else.
         policy: how many silos may collude, which a plan has to count with.
+        has_promised: whether this silo has promised to open nothing in an attempt (Abandon).
     """
 
     budget_settings: DataSetBudget | None
@@ -100,6 +101,7 @@ class SiloLedgers:
     log: Logger
     policy: SiloPolicy = field(default_factory=SiloPolicy)
     former: Callable[[], Sequence[Roster]] = field(default=lambda: ())
+    has_promised: Callable[[AttemptId], bool] = field(default=lambda _: False)
     _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
@@ -449,7 +451,7 @@ class SiloLedgers:
         if intent is None or not mine or entry.body.get("event") != intent.body.get("event"):
             raise PlanError("ROUND_RELEASE: expected an INTENT of this ledger, and this silo in it")
         self._check_survivors(entry, intent, names, ledger)
-        wanted = (entry.run_id, intent.body.get("round"), intent.body.get("attempt"))
+        number, attempt = int(str(intent.body["round"])), int(str(intent.body["attempt"]))
         budget = self._require_budget()
         budget.refresh()
         known = {
@@ -463,8 +465,11 @@ class SiloLedgers:
             and one.body.get("returned") is True
             for one in ledger.entries
         )
-        if wanted not in known or given_back:
+        if (entry.run_id, number, attempt) not in known or given_back:
             raise PlanError("ROUND_RELEASE: this silo has charged no such round")
+        where = AttemptId(run=RunId.parse(entry.run_id), round=number, attempt=attempt)
+        if self.has_promised(where):
+            raise PlanError("ROUND_RELEASE: this silo has promised to open nothing in this attempt")
 
     def _check_survivors(
         self, entry: Entry, intent: Entry, names: set[Json], ledger: Ledger

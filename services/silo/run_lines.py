@@ -4,7 +4,8 @@ Signatures and hashes are checked elsewhere. Here: it is this run's ledger, and 
 its kind says, so that nothing that is kept can stand in the way of a budget later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from dp.canonical import canonical_json
 from dp.entries import Entry, Kind
@@ -13,6 +14,9 @@ from dp.ledger import LedgerKind
 from dp.plan import PrivacyPlan
 from secagg.ids import RunId
 from services.ledger.parties import COORDINATOR
+
+# Kinds that are of no run by themselves; whatever else says so could be read as any run's.
+_OF_NO_RUN: Final = {Kind.GENESIS, Kind.BUDGET_SET, Kind.KEY_ROTATE, Kind.CORRECTION}
 
 
 def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) -> None:
@@ -23,8 +27,9 @@ def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) 
     """
     plans = {str(one.body.get("plan_digest")) for one in known if one.kind is Kind.PLAN_COMMIT}
     intents = {one.entry_hash for one in known if one.kind is Kind.ROUND_INTENT}
+    ended = {one.body.get("intent") for one in known if _is_end(one)}
     for entry in fresh:
-        if entry.run_id not in {"", run.hex}:
+        if entry.run_id not in ({"", run.hex} if entry.kind in _OF_NO_RUN else {run.hex}):
             raise LedgerIntegrityError(entry.seq, "it is of another run")
         match entry.kind:
             case Kind.GENESIS:
@@ -33,16 +38,23 @@ def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) 
                 _check_plan(entry)
                 plans.add(str(entry.body["plan_digest"]))
             case Kind.ROUND_INTENT:
-                places = (entry.body.get("round"), entry.body.get("attempt"))
-                is_counted = all(type(one) is int and one >= 0 for one in places)
-                if not is_counted or entry.body.get("plan_digest") not in plans:
-                    raise LedgerIntegrityError(entry.seq, "no round of a plan of this ledger")
+                _check_intent(entry, plans)
                 intents.add(entry.entry_hash)
             case Kind.ROUND_RELEASE | Kind.ROUND_ABORT:
                 if entry.body.get("intent") not in intents:
                     raise LedgerIntegrityError(entry.seq, "no INTENT of this ledger before it")
+                if entry.body.get("intent") in ended:
+                    raise LedgerIntegrityError(entry.seq, "its INTENT was settled or given back")
+                if _is_end(entry):
+                    ended.add(entry.body.get("intent"))
             case _:
                 pass
+
+
+def _is_end(entry: Entry) -> bool:
+    """Whether nothing may follow for its INTENT; an attempt without proof stays open."""
+    is_returned = entry.kind is Kind.ROUND_ABORT and entry.body.get("returned") is True
+    return is_returned or entry.kind is Kind.ROUND_RELEASE
 
 
 def _check_genesis(entry: Entry, run: RunId) -> None:
@@ -50,6 +62,13 @@ def _check_genesis(entry: Entry, run: RunId) -> None:
     found = (body.get("ledger"), body.get("writer"), body.get("subject"))
     if found != (LedgerKind.RUN.value, COORDINATOR, run.hex):
         raise LedgerIntegrityError(entry.seq, "expected the coordinator's ledger of this run")
+
+
+def _check_intent(entry: Entry, plans: Collection[str]) -> None:
+    places = (entry.body.get("round"), entry.body.get("attempt"))
+    is_counted = all(type(one) is int and one >= 0 for one in places)
+    if not is_counted or entry.body.get("plan_digest") not in plans:
+        raise LedgerIntegrityError(entry.seq, "no round of a plan of this ledger")
 
 
 def _check_plan(entry: Entry) -> None:

@@ -16,7 +16,7 @@ from dp.entries import Entry, Kind
 from dp.errors import LedgerConflictError, PlanError
 from dp.ledger import Head, sign_head
 from fl.errors import LedgerRefusedError
-from secagg.ids import RunId
+from secagg.ids import AttemptId, RunId
 from secagg.keys import IdentityKey
 from secagg.messages import Abandon, signed
 from secagg.roster import Roster
@@ -107,6 +107,22 @@ def append(coordinator: Coordinator, kind: Kind, body: dict[str, Json]) -> None:
     ledger, run = coordinator.book.ledger, coordinator.parameters.run.hex
     draft = ledger.draft(kind, body, time_utc=NOW, run_id=run)
     ledger.append(draft.signed_by(Party(COORDINATOR, FEDERATION.coordinator)))
+
+
+def intent_of_no_run(coordinator: Coordinator) -> None:
+    """Another attempt, under no run's name."""
+    ledger = coordinator.book.ledger
+    body = next(one.body for one in ledger.entries if one.kind is Kind.ROUND_INTENT)
+    draft = ledger.draft(Kind.ROUND_INTENT, {**body, "attempt": 7}, time_utc=NOW, run_id="")
+    ledger.append(draft.signed_by(Party(COORDINATOR, FEDERATION.coordinator)))
+
+
+def write_copy(folder: Path, coordinator: Coordinator) -> None:
+    """Put a run's lines beside a silo's data set, as an operator does."""
+    path = ledger_path(folder, coordinator.parameters.run)
+    path.unlink()
+    for place, line in enumerate(coordinator.book.lines(0)):
+        FileLedgerStore(path).append(line, expected_lines=place)
 
 
 def returned(coordinator: Coordinator, promises: Sequence[Abandon], number: int = 1) -> None:
@@ -373,6 +389,89 @@ class TestARunThatIsOver:
         assert spent(newer) > 1.9
         assert not self.kept()
         newer.check_round(round_parameters(), TRAINING)
+
+    def test_an_attempt_of_no_run_costs_nothing(self) -> None:
+        """Otherwise a coordinator alone would burn what is left: no silo knows of such a run."""
+        before = spent(self.mine)
+        intent_of_no_run(self.coordinator)
+        answer = self.mine.receive(self.coordinator.notice())
+        assert "another run" in answer.reason
+        write_copy(self.folder, self.coordinator)
+        for one in (self.mine, silo(self.folder)):
+            assert spent(one) == pytest.approx(before)
+
+    def test_a_released_attempt_does_not_come_back(self) -> None:
+        """The lines of both are refused together, and the second alone; nothing shuts."""
+        release(self.coordinator)
+        intent = next(
+            one.entry_hash
+            for one in self.coordinator.book.ledger.entries
+            if one.kind is Kind.ROUND_INTENT
+        )
+        statements: list[Json] = [
+            {
+                "signer": ROSTER.seat(one.seat).silo.name,
+                "message": one.signed_bytes().hex(),
+                "signature": one.signature.hex(),
+            }
+            for one in promises(1, 2, 3, 4)
+        ]
+        proof: Json = {"kind": "abandon", "statements": statements}
+        release_only = self.coordinator.notice()
+        append(
+            self.coordinator,
+            Kind.ROUND_ABORT,
+            {"intent": intent, "returned": True, "proof": proof},
+        )
+        for notice in (self.coordinator.notice(), release_only, self.coordinator.notice()):
+            answer = self.mine.receive(notice)
+            assert answer.code == ("" if notice is release_only else "LedgerIntegrityError")
+            for one in (self.mine, silo(self.folder)):
+                assert spent(one) > 1.9
+
+    def test_a_second_line_of_an_attempt_without_a_sum_is_followed(self) -> None:
+        """A coordinator that restarts may find the promises that it lacked before."""
+        charge = self.coordinator.book.charge_of(1, 0)
+        assert charge is not None
+        body: dict[str, Json] = {"intent": charge.entry_hash, "returned": False, "reason": "x"}
+        append(self.coordinator, Kind.ROUND_ABORT, body)
+        assert not self.mine.receive(self.coordinator.notice()).code
+        assert spent(self.mine) > 1.9
+        returned(self.coordinator, promises(1, 2, 3, 4))
+        assert not self.mine.receive(self.coordinator.notice()).code
+        assert spent(self.mine) == 0.0
+
+    def test_a_release_of_what_came_back_ends_the_run_and_shuts_no_budget(
+        self, tmp_path: Path
+    ) -> None:
+        """A copy of another history; noted once, however often the budget is opened."""
+        shutil.copytree(tmp_path / "run", tmp_path / "other")
+        returned(self.coordinator, promises(1, 2, 3, 4))
+        assert not self.mine.receive(self.coordinator.notice()).code
+        other = Coordinator(tmp_path / "other")
+        release(other)
+        write_copy(self.folder, other)
+        for _ in range(2):
+            assert spent(silo(self.folder)) == 0.0
+        with pytest.raises(LedgerRefusedError, match="releases an attempt that was proven dead"):
+            silo(self.folder).check_round(round_parameters(), TRAINING)
+        assert [one["proof"] for one in self.kept()] == [[other.book.lines(0)[-1].decode()]]
+
+    def test_what_this_silo_has_promised_not_to_open_it_does_not_release(self) -> None:
+        """By its journal, before any line of the run says so."""
+        draft = draft_release(self.coordinator)
+        asked = []
+
+        def has_promised(attempt: AttemptId) -> bool:
+            asked.append(attempt)
+            return True
+
+        self.mine.has_promised = has_promised
+        answer = self.mine.receive(self.coordinator.notice(draft=draft))
+        assert not answer.signature
+        assert "promised to open nothing" in answer.reason
+        assert asked == [round_parameters().attempt_id]
+        assert silo(self.folder).receive(self.coordinator.notice(draft=draft)).signature
 
     def test_what_came_back_is_released_by_nobody(self) -> None:
         """Whether the charge has come back here or only the run's line says so."""
