@@ -173,6 +173,8 @@ def test_a_false_accuser_is_left_out_with_its_victim(federation: LocalFederation
     end(federation, COORDINATOR)
     first = federation.start_coordinator(fault="store.after-commit@2=kill")
     start(federation, "silo-6", module="accuser_of_a_test")
+    for silo in SILOS:
+        first.wait_for("hello", silo=silo, timeout_s=60)
     name = begin(federation, 0.1, rounds=4)
     assert first.wait(timeout_s=60) == -9
     second = federation.start_coordinator(wait=False)
