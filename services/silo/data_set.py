@@ -9,7 +9,6 @@ or in another data set's ledger; if not, it is charged again, whether or not it 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -36,13 +35,12 @@ from services.ledger.parties import COORDINATOR, Party
 from services.ledger.run_book import ledger_path, plan_entry, plan_silos
 from services.observe.logs import get_logger
 from services.release import software_versions
-from services.silo.said import Said
+from services.silo.said import PlanAnswer, Said
 from services.storage.ledger import FileLedgerStore
 
 _RUNS: Final = "run-*.jsonl"
 _HEADS: Final = ".heads"
 _DATA_SETS: Final = "data-set-*.jsonl"
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 # Of a run's lines with this silo's signature by an unknown key; beside the copies, and one of them.
 _UNKNOWN: Final = ".unknown-key.jsonl"
 _UNKNOWN_KEY: Final = (
@@ -164,9 +162,9 @@ class DataSet:
                 if release is not None and states[place] is ChargeState.RETURNED:
                     self._note_contradiction(committed, release)
                 continue
-            if any(place in _places(one) for one in self._others.values()):
+            if self._is_charged_elsewhere(place, committed):
                 continue
-            if not (_is_proven(committed, release) or self.has_forgotten(intent.run_id)):
+            if not (_is_proven(committed, release) or self.has_forgotten(committed)):
                 continue
             if not self._has_signed(committed):
                 continue
@@ -178,6 +176,13 @@ class DataSet:
                     "it names this silo in a release that cannot be charged to this data set: "
                     f"{error}. Restore the ledger of the data set that it was charged to",
                 ) from error
+
+    def _is_charged_elsewhere(self, place: tuple[str, int, int], committed: Entry) -> bool:
+        """Whether another data set was charged that this silo did not answer the plan for."""
+        answer = self._answer_to(committed)
+        if answer is not None and answer.data_set == self.settings.data_set:
+            return False  # the other found the run's lines beside it, no more
+        return any(place in _places(one) for one in self._others.values())
 
     def _note_contradiction(self, committed: Entry, release: Entry) -> None:
         """A release of an attempt that came back: its signers or promisers have lied.
@@ -208,17 +213,22 @@ class DataSet:
         self.follow(committed)
         self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
 
-    def has_forgotten(self, run: str) -> bool:
-        """Whether this silo no longer knows in which attempts of a run, in hex, it took part.
+    def has_forgotten(self, committed: Entry) -> bool:
+        """Whether this silo no longer knows in which attempts of a run it took part.
 
-        It answers a plan before it signs it, and its data set's ledger is begun before that. Beside
-        other data sets' ledgers a younger one says nothing: the run may be of another.
+        It does if it has answered this very plan, out of this very ledger: with its memory lost it
+        could have answered another draft since. A run of another data set is for that one's ledger.
         """
-        answer = Said(self.copies).plan(run)
+        answer = self._answer_to(committed)
         if answer is None:
             return True
-        begun = datetime.strptime(self.ledger.entries[0].time_utc, _TIME).replace(tzinfo=UTC)
-        return not self._others and begun.timestamp() > answer.at
+        is_own = answer.ledger == self.ledger.entries[0].entry_hash
+        is_another_s = answer.data_set != self.settings.data_set and answer.data_set in self._others
+        return not (is_own or is_another_s)
+
+    def _answer_to(self, committed: Entry) -> PlanAnswer | None:
+        answer = Said(self.copies).plan(committed.run_id)
+        return answer if answer is not None and answer.draft == committed.entry_hash else None
 
     def _has_signed(self, committed: Entry) -> bool:
         """Whether this silo signed a plan.

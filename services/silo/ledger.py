@@ -150,8 +150,9 @@ class SiloLedgers:
             if privacy is None or budget is None:
                 return
             self._require_declared(privacy)
-            self._require_terms(parameters, self._require_intent(parameters, privacy))
-            self._require_memory(parameters.run)
+            committed = self._require_intent(parameters, privacy)
+            self._require_terms(parameters, committed)
+            self._require_memory(committed)
             decision = budget.check(self._intent(parameters, privacy), time_utc=self._stamp())
             if isinstance(decision, Deny) and self._charge(_place(parameters)) is None:
                 raise BudgetExhaustedError(f"this silo's data set: {decision.reason}")
@@ -430,8 +431,15 @@ class SiloLedgers:
         intent = intent_for(plan, run_id=entry.run_id, round_number=1, epsilon=limit)
         decision = budget.check(intent, time_utc=self._stamp())
         fits = not isinstance(decision, Deny)
-        at = int(self.now().timestamp())
-        said.note_plan(entry.run_id, PlanAnswer(draft=entry.entry_hash, is_signed=fits, at=at))
+        assert self.data_set is not None  # the budget is its
+        answer = PlanAnswer(
+            draft=entry.entry_hash,
+            is_signed=fits,
+            at=int(self.now().timestamp()),
+            data_set=self.data_set.settings.data_set,
+            ledger=self.data_set.ledger.entries[0].entry_hash,
+        )
+        said.note_plan(entry.run_id, answer)
         self.log.info("plan-answered", run=entry.run_id, plan=plan.digest.hex(), signed=fits)
         if isinstance(decision, Deny):
             raise BudgetExceededError(decision.eps_after, decision.limit, budget.account.data_set)
@@ -555,14 +563,14 @@ class SiloLedgers:
                     f"coordinator asks {value}"
                 )
 
-    def _require_memory(self, run: RunId) -> None:
+    def _require_memory(self, committed: Entry) -> None:
         """What a run's lines prove is charged beyond the limit; nothing may be opened by that.
 
         Raises:
             LedgerRefusedError: this silo has forgotten in which attempts it took part.
         """
         data_set = self.data_set
-        if data_set is not None and data_set.has_forgotten(run.hex):
+        if data_set is not None and data_set.has_forgotten(committed):
             raise LedgerRefusedError(
                 "this silo has lost what it knew of the run (said.jsonl, or its data set's "
                 "ledger): all of its attempts are charged, and it takes no part in it any more; "

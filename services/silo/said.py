@@ -35,11 +35,15 @@ class PlanAnswer:
         draft: the entry's hash.
         is_signed: yes, or the budget is spent.
         at: when, in seconds of the epoch.
+        data_set: that the run is charged to; empty in lines of before this was noted.
+        ledger: the first entry's hash of that data set's ledger, likewise.
     """
 
     draft: str
     is_signed: bool
     at: int
+    data_set: str = ""
+    ledger: str = ""
 
 
 def forgive(folder: Path, charged: Collection[str], *, by: str, now: datetime) -> list[str]:
@@ -93,6 +97,8 @@ class Said:
                     draft=str(line.get("draft")),
                     is_signed=line.get("is_signed") is True,
                     at=at if isinstance(at, int) else 0,
+                    data_set=str(line.get("data_set", "")),
+                    ledger=str(line.get("ledger", "")),
                 )
         return None
 
@@ -143,6 +149,8 @@ class Said:
                 "draft": answer.draft,
                 "is_signed": answer.is_signed,
                 "at": answer.at,
+                "data_set": answer.data_set,
+                "ledger": answer.ledger,
             }
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dp.canonical import Json
+from dp.canonical import Json, canonical_json
 from dp.entries import Entry, Kind
 from dp.errors import LedgerConflictError, PlanError
 from dp.ledger import Head, sign_head
@@ -22,6 +22,7 @@ from secagg.messages import Abandon, signed
 from secagg.roster import Roster
 from secagg.testing import make_federation
 from services.cli.main import app
+from services.config import DataSetBudget
 from services.ledger.messages import LedgerNotice
 from services.ledger.parties import COORDINATOR, Party, public_keys
 from services.ledger.run_book import ledger_path
@@ -194,10 +195,39 @@ class TestALostDisk:
     def test_also_where_only_the_data_set_s_ledger_is_gone(self) -> None:
         """The copy of the run tells."""
         data_set_path(self.folder, "cohort").unlink()
-        later = silo(self.folder)
-        later.now = lambda: datetime(2026, 11, 30, 13, tzinfo=UTC)
-        assert later.budget is not None
-        assert later.budget.spent() == pytest.approx(self.before)
+        again = silo(self.folder)
+        again.now = lambda: datetime(2026, 11, 30, 13, tzinfo=UTC)  # two ledgers' first entries
+        assert spent(again) == pytest.approx(self.before)
+
+    @pytest.mark.parametrize("kept", ["nothing", "an old backup"])
+    def test_another_draft_that_was_signed_since_hides_nothing(
+        self, tmp_path: Path, kept: str
+    ) -> None:
+        """The silo remembers a draft of the run, but not the one that it took part in."""
+        self.lose()
+        if kept == "an old backup":  # of a ledger that was begun, and of no run
+            assert spent(silo(self.folder)) == 0.0
+        again = silo(self.folder)
+        other = Coordinator(tmp_path / "second")
+        other.names = other.names[:4]
+        assert again.receive(other.notice(draft=other.draft_plan())).signature
+        assert not again.receive(self.coordinator.notice()).code
+        for one in (again, silo(self.folder)):
+            assert spent(one) == pytest.approx(self.before)
+            with pytest.raises(LedgerRefusedError, match="has lost what it knew"):
+                one.check_round(round_parameters(), TRAINING)
+
+    def test_an_answer_that_names_no_data_set_is_no_memory(self) -> None:
+        """As in files of before it was noted: the ledger may be another than it was."""
+        lines = [json.loads(one) for one in FileLedgerStore(self.folder / FILE).read(0)]
+        for line in lines:
+            assert line.pop("data_set") == "cohort"
+            del line["ledger"]
+        (self.folder / FILE).write_bytes(b"".join(canonical_json(one) + b"\n" for one in lines))
+        self.coordinator.charge(2, 0)
+        again = silo(self.folder)
+        assert not again.receive(self.coordinator.notice()).code
+        assert spent(again) > self.before
 
     def test_and_a_crash_before_it_was_counted_changes_nothing(self) -> None:
         """Killed after each line of the new ledger, which the next process goes on with."""
@@ -488,6 +518,52 @@ class TestARunThatIsOver:
             answer = one.receive(self.coordinator.notice(draft=draft))
             assert not answer.signature
             assert "charged no such round" in answer.reason
+
+
+class TestTwoDataSets:
+    """Of one silo, side by side; a run is of the one that its plan was answered for."""
+
+    FIRST = budget(data_set="cohort", disjoint_from=["other"])
+    SECOND = budget(data_set="other", disjoint_from=["cohort"])
+
+    @pytest.fixture(autouse=True)
+    def _charged(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "silo"
+        self.coordinator = Coordinator(tmp_path / "run")
+        mine = silo(self.folder, settings=self.FIRST)
+        self.coordinator.commit(mine)
+        take_part(self.coordinator, 1, mine)
+        self.before = spent(mine)
+
+    def begun(self, settings: DataSetBudget) -> SiloLedgers:
+        made = silo(self.folder, settings=settings)
+        made.now = lambda: datetime(2026, 11, 30, 13, tzinfo=UTC)
+        return made
+
+    def test_a_run_of_the_other_costs_nothing(self) -> None:
+        second = self.begun(self.SECOND)
+        self.coordinator.charge(2, 0)
+        assert not second.receive(self.coordinator.notice()).code
+        assert spent(second) == 0.0
+
+    @pytest.mark.parametrize("is_other_first", [False, True])
+    def test_an_open_attempt_counts_after_one_ledger_is_lost(self, is_other_first: bool) -> None:
+        """Whichever is opened first, and whatever the other has counted by then."""
+        assert spent(self.begun(self.SECOND)) == 0.0
+        data_set_path(self.folder, "cohort").unlink()
+        if is_other_first:
+            assert spent(self.begun(self.SECOND)) == pytest.approx(self.before)
+        assert spent(self.begun(self.FIRST)) == pytest.approx(self.before)
+
+
+def test_a_clock_that_was_ahead_when_the_ledger_began_locks_nothing(tmp_path: Path) -> None:
+    """What was answered out of this ledger is remembered, whatever the times."""
+    early = silo(tmp_path / "silo")
+    early.now = lambda: datetime(2027, 6, 1, tzinfo=UTC)
+    assert spent(early) == 0.0
+    coordinator, mine = Coordinator(tmp_path / "run"), silo(tmp_path / "silo")
+    coordinator.commit(mine)
+    take_part(coordinator, 1, mine)
 
 
 class TestSaid:
