@@ -157,7 +157,9 @@ class Keyring:
             )
         if not follow_in_order(groups, self._order.get(name, ())):
             raise LedgerIntegrityError(
-                chain[0].seq, f"KEY_ROTATE of {name!r}: a lost key's successor is the older key"
+                chain[0].seq,
+                f"KEY_ROTATE of {name!r}: a lost key's successor is the older key, as far as is "
+                "known here; all signed rosters, in the folder `rosters`, tell the keys' order",
             )
         self._valid[name] = {chain[0].old}
         self.ring[name] = known.union(*groups)

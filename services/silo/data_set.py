@@ -212,6 +212,13 @@ class DataSet:
         )
         self.follow(committed)
         self.budget.charge(lost, time_utc=self.stamp(), is_past=True)
+        get_logger("silo").warning(
+            "charged-past",
+            run=intent.run_id,
+            round=number,
+            attempt=attempt,
+            spent=self.budget.spent(),
+        )
 
     def has_forgotten(self, committed: Entry) -> bool:
         """Whether this silo no longer knows in which attempts of a run it took part.

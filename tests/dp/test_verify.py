@@ -133,8 +133,12 @@ class TestTrueLedgers:
         for rounds in (0, 2):
             assert verify_ledger(lines(written(rounds=rounds, filter=rule)), KEYS).ok
 
-    def test_a_data_set_ledger_converts_and_verifies(self) -> None:
-        """One writer, another relation: replace-one patients from zero-out records."""
+    @pytest.mark.parametrize("is_early", [False, True], ids=["planned", "as early silos wrote"])
+    def test_a_data_set_ledger_converts_and_verifies(self, is_early: bool) -> None:
+        """One writer, another relation: replace-one patients from zero-out records.
+
+        What was released is the planned event, or the booked one; nothing below that verifies.
+        """
         plan = replace(PLAN, unit=Unit.RECORD, mode=Mode.FEDSGD, z=40.0)
         ledger = Ledger(MemoryLedgerStore())
         body = genesis_body(
@@ -150,9 +154,16 @@ class TestTrueLedgers:
         charge = budget.charge(made, time_utc=NOW)
         assert isinstance(made.event, GaussianEvent)
         assert charge.event == replace(made.event, z=10.0)
-        release = Release(survivors=(), threshold=1, transcript="", event=made.event, audit={})
+        real = charge.event if is_early else made.event
+        release = Release(survivors=(), threshold=1, transcript="", event=real, audit={})
         budget.settle(charge.entry_hash, release, time_utc=NOW)
         assert verify_ledger(lines(ledger), KEYS).findings.items == []
+        steps = steps_of(ledger)
+        for name, value, text in (("z", "9.9", "less noise"), ("count", 2, "more was released")):
+            changed = copy.deepcopy(steps)
+            changed[-1]["body"]["event"][name] = value
+            found = verify_ledger(chained(changed), KEYS).findings.items
+            assert any(text in one.text for one in found)
 
     def test_many_rounds_verify(self) -> None:
         """Enough rounds for a quadratic reader to be noticed."""
