@@ -54,8 +54,8 @@ class SiloPolicy:
         max_state_bytes: largest model that is accepted.
         public_coefficients: whether sums with public coefficients are allowed, if no combination
             of them shows too few silos (SA1 spec 2.3).
-        ledger_window: in how many sums back no combination may come to show any one silo's input
-            alone; 0 asks nothing (SA1 spec 2.4).
+        ledger_window: in how many different sums back no combination may come to show any one
+            silo's input alone; 0 asks nothing (SA1 spec 2.4).
         ledger_min_change: least number of silos by which the survivors of two sums in a row
             differ, if they differ; 0 asks nothing.
         max_redundancy: silos that may recompute a chunk of the sum (SA1 spec 5.2). Each of them
@@ -210,7 +210,7 @@ class SiloPolicy:
         """The participation ledger: may this silo sign these survivors after those sums?
 
         Args:
-            earlier: certified survivors of sums so far, the last `ledger_window` of them at least.
+            earlier: certified survivors of all sums so far, in order.
             survivors: U3.
 
         Raises:
@@ -222,14 +222,16 @@ class SiloPolicy:
                 f"policy rule ledger_min_change: expected the survivors of the last sum, or "
                 f"{self.ledger_min_change} silos to differ, got {changed}"
             )
-        window = frozenset(earlier[-self.ledger_window :] if self.ledger_window else ())
+        # The same silos again tell nothing new, and must push nothing out.
+        window = frozenset(tuple(dict.fromkeys(reversed(earlier)))[: self.ledger_window])
         sums = {*window, survivors}
         # Whoever is shown need not be in this sum, and then it is not asked: the others refuse.
         # What the window shows already is not this sum's doing: a silo would refuse for good.
         if window and shown(sums) - shown(window):
             raise SurvivorsMismatchError(
-                f"policy rule ledger_window: with the last {self.ledger_window} sums this one "
-                f"would show what one silo alone contributed, if it contributed the same to all"
+                f"policy rule ledger_window: with the last {self.ledger_window} different sums "
+                f"this one would show what one silo alone contributed, if it contributed the same "
+                f"to all"
             )
 
 

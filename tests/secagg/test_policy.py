@@ -237,6 +237,15 @@ def test_a_pinned_first_state() -> None:
         # What earlier sums show, as from before the rule, the same silos again add nothing to.
         ({"ledger_window": 4}, [{1, 2, 3, 4}, {2, 3, 4}], {2, 3, 4}, None),
         ({"ledger_window": 4}, [{1, 2, 3, 4}, {2, 3, 4}], {2, 3}, "ledger_window"),
+        # Equal sums are one: it stays in the window, and is as young as the last of them.
+        ({"ledger_window": 2}, [{2, 3, 4}, *[{5, 6}] * 9], {1, 2, 3, 4}, "ledger_window"),
+        (
+            {"ledger_window": 2},
+            [{2, 3, 4}, {5, 6}, {7, 8}, {2, 3, 4}],
+            {1, 2, 3, 4},
+            "ledger_window",
+        ),
+        ({"ledger_window": 2}, [{2, 3, 4}, {5, 6}, {7, 8}, {5, 6}], {1, 2, 3, 4}, None),
     ],
 )
 def test_the_participation_ledger(
