@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import Column, Float, Integer, MetaData, String, Table, Text, func, select, update
 from sqlalchemy.engine import Connection
 
-from services.clock import monotonic
+from services.clock import elapsed, readings
 from services.errors import ConfigError, LeaseLostError
 from services.storage.database import Database
 
@@ -52,7 +52,7 @@ class Lease:
     folder: str
     lease_s: float = LEASE_S
     token: int = 0
-    _since: float = 0.0
+    _since: tuple[float, ...] = ()
 
     def try_take(self) -> str | None:
         """Take the lease if it has ended; returns who holds it otherwise, None if we do.
@@ -60,7 +60,7 @@ class Lease:
         Raises:
             ConfigError: the database's files lie in another folder.
         """
-        asked = monotonic()
+        asked = readings()
         holder = self.database.transact(self._try_take)
         self._since = asked
         return holder
@@ -71,17 +71,17 @@ class Lease:
         Raises:
             LeaseLostError: another process has taken it.
         """
-        asked = monotonic()
+        asked = readings()
         self._set_end(self.lease_s)
         self._since = asked
 
     def hold(self) -> None:
-        """Make sure that nobody else has the lease: by our clock, after a sleep by the server.
+        """Make sure that nobody else has the lease: by our clocks, after a sleep by the server.
 
         Raises:
             LeaseLostError: another process has taken it.
         """
-        if monotonic() - self._since >= self.lease_s:
+        if elapsed(self._since) >= self.lease_s:
             self.renew()
 
     def release(self) -> None:

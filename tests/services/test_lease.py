@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -108,24 +109,32 @@ def test_renewing_keeps_the_lease_and_the_token(tmp_path: Path, url: str) -> Non
     second.close()
 
 
+@pytest.mark.parametrize("clock", ["monotonic", "_since_boot", "utc_now"])
 def test_a_holder_that_slept_asks_the_server_before_it_touches_a_file(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
-    """By its own clock its lease may be over: then the server knows, else nobody is asked."""
-    now = [1000.0]
-    monkeypatch.setattr("services.storage.lease.monotonic", lambda: now[0])
+    """By one of its clocks its lease may be over: then the server knows, else nobody is asked.
+
+    While its host is suspended, one of them may be the only one that goes on.
+    """
+    now = dict.fromkeys(("monotonic", "_since_boot", "utc_now"), 1000.0)
+    monkeypatch.setattr("services.clock.monotonic", lambda: now["monotonic"])
+    monkeypatch.setattr("services.clock._since_boot", lambda: now["_since_boot"])
+    monkeypatch.setattr(
+        "services.clock.utc_now", lambda: datetime.fromtimestamp(now["utc_now"], UTC)
+    )
     first, second = store(tmp_path, url, "first"), store(tmp_path, url, "second")
     assert first.try_claim() is None
     end_lease(tmp_path, url)
-    now[0] += 60.0
+    now[clock] += 60.0
     first.hold()  # nobody has come, so it is renewed
     assert second.try_claim() == "first"
     end_lease(tmp_path, url)
     assert second.try_claim() is None
-    now[0] += 59.0
+    now[clock] += 59.0
     first.hold()  # no server is asked: it cannot have ended if it has not slept
     second.hold()
-    now[0] += 1.0
+    now[clock] += 1.0
     with pytest.raises(LeaseLostError, match="second has taken over"):
         first.hold()
     first.close()
