@@ -98,6 +98,8 @@ _WORDS: Final[Mapping[type[SiloMessage], str]] = {
 _GOES_DOWN: Final = "the coordinator goes down: its disk or its database has failed; try again"
 _SILENT: Final = "its process is gone or cannot reach the coordinator"
 _LONGEST_REASON: Final = 1000
+# Shares are open, or may be: the round is summed now or never.
+_OPENING: Final = frozenset({phases.Phase.UNMASK, phases.Phase.RESULT})
 # How often a wait looks for silos that have gone silent.
 _GLANCE_S: Final = 1.0
 
@@ -403,19 +405,27 @@ class AttemptDriver:
         for seat in self.cohort:
             self.store.discard(masked_name(seat))
 
-    async def finish(self, wait_s: float) -> None:
-        """Wait for the sum if silos open their shares now: no other attempt could follow."""
-        if self.phase is Phase.UNMASK:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._ended.wait()
+    async def stop(self, reason: str, *, wait_s: float = 0.0) -> None:
+        """Give the attempt up, unless it is over.
 
-    async def stop(self, reason: str) -> None:
-        """Give the attempt up, unless it is over."""
-        async with self._lock:
-            if self.outcome is None:
-                entry = Entry(event=Event.STOPPED, now=monotonic(), body=reason.encode())
-                await self._step(lambda: self.server.stop(reason), entry)
+        Args:
+            reason: why.
+            wait_s: how long the sum is awaited if silos open their shares, or have: no other
+                attempt could follow.
+        """
+        give_up = monotonic() + wait_s
+        while True:
+            async with self._lock:
+                left = give_up - monotonic()
+                if self.outcome is not None:
+                    return
+                if self.server.phase not in _OPENING or left <= 0:
+                    entry = Entry(event=Event.STOPPED, now=monotonic(), body=reason.encode())
+                    await self._step(lambda: self.server.stop(reason), entry)
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._ended.wait()
 
     async def lose(self, seat: int, why: str) -> None:
         """Await nothing more of a silo that was restarted or is gone."""

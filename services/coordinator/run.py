@@ -267,11 +267,9 @@ class RunDriver:
         self._stopping.set()
         self.hub.presence.wake()
         for attempt in list(self.attempts.live.values()):
-            await attempt.finish(_SUM_S)
+            await attempt.stop(self._stop_reason, wait_s=_SUM_S)
         if self.ledger is not None:
-            self.ledger.give_up()
-        for attempt in list(self.attempts.live.values()):
-            await attempt.stop(self._stop_reason)
+            self.ledger.give_up()  # not before: a sum that silos have opened waits for its release
 
     async def welcome(self, seat: int, incarnation: bytes) -> None:
         """A process of this silo has said Hello: an earlier one's part in an attempt is over."""

@@ -17,6 +17,7 @@ from secagg.messages import (
     Result,
     RoundOpen,
     ServerMessage,
+    Survivors,
     decode_message,
     plan_hash,
 )
@@ -256,6 +257,85 @@ def test_a_stopped_attempt_is_aborted(tmp_path: Path) -> None:
         ended = await running
         assert isinstance(ended, Aborted)
         assert ended.detail == "enough"
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("patience_s", [20.0, 0.1])
+def test_a_stop_waits_for_the_release_of_a_sum_that_is_open(
+    tmp_path: Path, patience_s: float
+) -> None:
+    """Shares are open, so no other attempt could follow; it does not wait for ever."""
+
+    async def go() -> None:
+        attempt, asked, signed = Attempt(tmp_path), asyncio.Event(), asyncio.Event()
+
+        async def release(_survivors: tuple[int, ...]) -> None:
+            asked.set()
+            await signed.wait()
+
+        attempt.driver.release = release
+        running = asyncio.create_task(attempt.driver.run())
+        playing = [asyncio.create_task(attempt.play(seat)) for seat in SEATS]
+        await asked.wait()
+        stopping = asyncio.create_task(attempt.driver.stop("enough", wait_s=patience_s))
+        if patience_s < 1:
+            await stopping
+        else:
+            assert not (await asyncio.wait({stopping}, timeout=0.1))[0]
+        signed.set()
+        await stopping
+        assert isinstance(await running, Aborted if patience_s < 1 else Finished)
+        for task in playing:
+            task.cancel()
+
+    asyncio.run(go())
+
+
+class StoppedAtTheLastSignature(Attempt):
+    """One whose stop is asked for while the last signature that it needs is being taken."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.last = self.parameters.threshold(len(SEATS))
+        self.signed = 0
+        self.others_signed, self.stop_asked = asyncio.Event(), asyncio.Event()
+        self.stopping: asyncio.Task[None] | None = None
+
+    async def send(self, seat: int, effect: Send, store: MemoryStore) -> None:
+        """Hand that signature in when all before it are there, and the stop right behind it."""
+        is_signature = isinstance(effect.message, Survivors)
+        if is_signature and seat == self.last:
+            await self.others_signed.wait()
+            async with self.driver._lock:
+                sending = asyncio.create_task(super().send(seat, effect, store))
+                await asyncio.sleep(0)
+                self.stopping = asyncio.create_task(self.driver.stop("enough", wait_s=20.0))
+                await asyncio.sleep(0)
+                assert self.driver.phase is Phase.SURVIVORS
+            self.stop_asked.set()
+            await sending
+            return
+        if is_signature and seat > self.last:
+            await self.stop_asked.wait()
+        await super().send(seat, effect, store)
+        self.signed += is_signature
+        if self.signed == self.last - 1:
+            self.others_signed.set()
+
+
+def test_a_stop_looks_again_when_it_is_its_turn(tmp_path: Path) -> None:
+    """The survivors were being signed when it was asked for; now silos open their shares."""
+
+    async def go() -> None:
+        attempt = StoppedAtTheLastSignature(tmp_path)
+        async with asyncio.TaskGroup() as group:
+            outcome = group.create_task(attempt.driver.run())
+            for seat in SEATS:
+                group.create_task(attempt.play(seat))
+        assert attempt.stopping is not None
+        await attempt.stopping
+        assert isinstance(outcome.result(), Finished)
 
     asyncio.run(go())
 
