@@ -9,6 +9,7 @@ or in another data set's ledger; if not, it is charged again, whether or not it 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +112,7 @@ class DataSet:
         account = settings.account()
         if self._is_new() or self.budget.account != account:
             self.budget.set(account, time_utc=self.stamp())
+        Said(self.copies)  # what cannot be read there opens no budget
         for path in _run_ledgers(self.copies):
             try:
                 self.recover(Ledger(FileLedgerStore(path)))
@@ -221,17 +223,32 @@ class DataSet:
         )
 
     def has_forgotten(self, committed: Entry) -> bool:
-        """Whether this silo no longer knows in which attempts of a run it took part.
+        """Whether a run's attempts count here because nobody knows which of them this silo was in.
+
+        A run of another data set is for that one's ledger.
+        """
+        answer = self._answer_to(committed)
+        is_another_s = (
+            answer is not None
+            and answer.data_set != self.settings.data_set
+            and answer.data_set in self._others
+        )
+        return not (is_another_s or self.remembers(committed))
+
+    def remembers(self, committed: Entry) -> bool:
+        """Whether this silo knows in which attempts of a run it took part, out of this data set.
 
         It does if it has answered this very plan, out of this very ledger: with its memory lost it
-        could have answered another draft since. A run of another data set is for that one's ledger.
+        could have answered another draft since.
         """
         answer = self._answer_to(committed)
         if answer is None:
-            return True
-        is_own = answer.ledger == self.ledger.entries[0].entry_hash
-        is_another_s = answer.data_set != self.settings.data_set and answer.data_set in self._others
-        return not (is_own or is_another_s)
+            return False
+        first = self.ledger.entries[0]
+        if not answer.ledger:  # noted before the ledger was: it must be no younger than the answer
+            begun = datetime.fromisoformat(first.time_utc)
+            return not self._others and begun.timestamp() <= answer.at
+        return answer.ledger == first.entry_hash
 
     def _answer_to(self, committed: Entry) -> PlanAnswer | None:
         answer = Said(self.copies).plan(committed.run_id)

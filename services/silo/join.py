@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from secagg.errors import RosterError
-from secagg.ids import SiloId
-from secagg.journal import JournalEvent, SiloHistory, decode_line
+from secagg.ids import AttemptId, SiloId
+from secagg.journal import AttemptSummary, JournalEvent, SiloHistory, decode_line
 from secagg.rng import SystemRng
 from services.clock import utc_now
 from services.config import SiloConfig
@@ -104,6 +104,7 @@ async def join(
             now=utc_now,
             log=log,
             has_promised=partial(history.has, event=JournalEvent.ABANDONED),
+            agreed=partial(_agreed, store),
         )
         node = SiloNode(
             seat=seat.index,
@@ -143,6 +144,16 @@ async def join(
         renewing.cancel()
         await line.close()
         store.close()
+
+
+def _agreed(store: SiloStore, attempt: AttemptId) -> tuple[int, ...] | None:
+    """The survivors' seats that this silo's journal has for an attempt, signed or certified."""
+    found = None
+    for line in map(decode_line, store.journal()):
+        is_told = isinstance(line, AttemptSummary) or line.event is not JournalEvent.LIFTED
+        if line.attempt == attempt and line.survivors and is_told:
+            found = line.survivors
+    return found
 
 
 def _look_at(file: Path, log: Logger) -> None:

@@ -91,6 +91,8 @@ class SiloLedgers:
         log: this silo's own; figures of its budget go nowhere else.
         policy: how many silos may collude, which a plan has to count with.
         has_promised: whether this silo has promised to open nothing in an attempt (Abandon).
+        agreed: the survivors' seats that this silo has put its name to in an attempt, or has seen
+            certified; None if there are none.
     """
 
     budget_settings: DataSetBudget | None
@@ -102,6 +104,7 @@ class SiloLedgers:
     policy: SiloPolicy = field(default_factory=SiloPolicy)
     former: Callable[[], Sequence[Roster]] = field(default=lambda: ())
     has_promised: Callable[[AttemptId], bool] = field(default=lambda _: False)
+    agreed: Callable[[AttemptId], Sequence[int] | None]
     _data_set: DataSet | None = None
     _copies: dict[RunId, Ledger] = field(default_factory=dict)
     _broken: dict[RunId, str] = field(default_factory=dict)
@@ -478,6 +481,12 @@ class SiloLedgers:
         where = AttemptId(run=RunId.parse(entry.run_id), round=number, attempt=attempt)
         if self.has_promised(where):
             raise PlanError("ROUND_RELEASE: this silo has promised to open nothing in this attempt")
+        agreed = self.agreed(where)
+        if agreed is None or {self.roster().seat(one).silo.name for one in agreed} != names:
+            raise PlanError(
+                "ROUND_RELEASE: its survivors are not those that this silo has agreed to in this "
+                "attempt"
+            )
 
     def _check_survivors(
         self, entry: Entry, intent: Entry, names: set[Json], ledger: Ledger
@@ -570,11 +579,11 @@ class SiloLedgers:
             LedgerRefusedError: this silo has forgotten in which attempts it took part.
         """
         data_set = self.data_set
-        if data_set is not None and data_set.has_forgotten(committed):
+        if data_set is not None and not data_set.remembers(committed):
             raise LedgerRefusedError(
                 "this silo has lost what it knew of the run (said.jsonl, or its data set's "
-                "ledger): all of its attempts are charged, and it takes no part in it any more; "
-                "begin a new run"
+                "ledger), or has answered its plan out of another data set: it takes no part in "
+                "it any more; begin a new run"
             )
 
     def _give_back(self, run: RunId, entry: Entry) -> None:

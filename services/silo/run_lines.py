@@ -26,8 +26,8 @@ def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) 
         LedgerIntegrityError: at the first that is none.
     """
     plans = {str(one.body.get("plan_digest")) for one in known if one.kind is Kind.PLAN_COMMIT}
-    intents = {one.entry_hash for one in known if one.kind is Kind.ROUND_INTENT}
-    ended = {one.body.get("intent") for one in known if _is_end(one)}
+    intents = {one.entry_hash: _place(one) for one in known if one.kind is Kind.ROUND_INTENT}
+    ended = {str(one.body.get("intent")) for one in known if _is_end(one)}
     for entry in fresh:
         if entry.run_id not in ({"", run.hex} if entry.kind in _OF_NO_RUN else {run.hex}):
             raise LedgerIntegrityError(entry.seq, "it is of another run")
@@ -38,17 +38,22 @@ def check_run_lines(run: RunId, known: Sequence[Entry], fresh: Sequence[Entry]) 
                 _check_plan(entry)
                 plans.add(str(entry.body["plan_digest"]))
             case Kind.ROUND_INTENT:
-                _check_intent(entry, plans)
-                intents.add(entry.entry_hash)
+                _check_intent(entry, plans, intents.values())
+                intents[entry.entry_hash] = _place(entry)
             case Kind.ROUND_RELEASE | Kind.ROUND_ABORT:
-                if entry.body.get("intent") not in intents:
+                intent = str(entry.body.get("intent"))
+                if intent not in intents:
                     raise LedgerIntegrityError(entry.seq, "no INTENT of this ledger before it")
-                if entry.body.get("intent") in ended:
+                if intent in ended:
                     raise LedgerIntegrityError(entry.seq, "its INTENT was settled or given back")
                 if _is_end(entry):
-                    ended.add(entry.body.get("intent"))
+                    ended.add(intent)
             case _:
                 pass
+
+
+def _place(intent: Entry) -> tuple[str, ...]:
+    return tuple(str(intent.body.get(name)) for name in ("round", "attempt", "purpose"))
 
 
 def _is_end(entry: Entry) -> bool:
@@ -64,11 +69,15 @@ def _check_genesis(entry: Entry, run: RunId) -> None:
         raise LedgerIntegrityError(entry.seq, "expected the coordinator's ledger of this run")
 
 
-def _check_intent(entry: Entry, plans: Collection[str]) -> None:
+def _check_intent(
+    entry: Entry, plans: Collection[str], charged: Collection[tuple[str, ...]]
+) -> None:
     places = (entry.body.get("round"), entry.body.get("attempt"))
     is_counted = all(type(one) is int and one >= 0 for one in places)
-    if not is_counted or entry.body.get("plan_digest") not in plans:
+    if not is_counted or str(entry.body.get("plan_digest")) not in plans:
         raise LedgerIntegrityError(entry.seq, "no round of a plan of this ledger")
+    if _place(entry) in charged:
+        raise LedgerIntegrityError(entry.seq, "this attempt was charged before")
 
 
 def _check_plan(entry: Entry) -> None:

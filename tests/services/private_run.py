@@ -87,4 +87,5 @@ class PrivateRun:
             roster=lambda: self.roster,
             now=now,
             log=get_logger("silo"),
+            agreed=lambda _: (1, 2, 3),
         )

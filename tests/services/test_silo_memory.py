@@ -66,6 +66,7 @@ def opened(
         former=lambda: (ROSTER,),
         now=now,
         log=get_logger("silo"),
+        agreed=lambda _: (1, 2, 3),
     )
 
 
@@ -217,17 +218,28 @@ class TestALostDisk:
             with pytest.raises(LedgerRefusedError, match="has lost what it knew"):
                 one.check_round(round_parameters(), TRAINING)
 
-    def test_an_answer_that_names_no_data_set_is_no_memory(self) -> None:
-        """As in files of before it was noted: the ledger may be another than it was."""
+    @pytest.mark.parametrize("hour", [11, 13])
+    def test_an_answer_that_names_no_ledger_is_of_one_no_younger(self, hour: int) -> None:
+        """As in files of before it was noted; else the ledger may be another than it was."""
         lines = [json.loads(one) for one in FileLedgerStore(self.folder / FILE).read(0)]
         for line in lines:
             assert line.pop("data_set") == "cohort"
             del line["ledger"]
+            line["at"] = int(datetime(2026, 11, 30, hour, tzinfo=UTC).timestamp())
         (self.folder / FILE).write_bytes(b"".join(canonical_json(one) + b"\n" for one in lines))
         self.coordinator.charge(2, 0)
         again = silo(self.folder)
         assert not again.receive(self.coordinator.notice()).code
-        assert spent(again) > self.before
+        assert (spent(again) > self.before) == (hour == 11)  # the ledger is of 12 o'clock
+
+    def test_a_budget_stays_shut_while_what_was_said_cannot_be_read(self) -> None:
+        """Even where a release proves what was spent: it would be counted too late."""
+        release(self.coordinator)
+        assert not self.mine.receive(self.coordinator.notice()).code
+        path = self.folder / FILE
+        path.write_bytes(b"{\n" + path.read_bytes())
+        with pytest.raises(PlanError, match="what this silo has answered is not to be forgotten"):
+            spent(silo(self.folder))
 
     def test_and_a_crash_before_it_was_counted_changes_nothing(self) -> None:
         """Killed after each line of the new ledger, which the next process goes on with."""
@@ -503,6 +515,38 @@ class TestARunThatIsOver:
         assert asked == [round_parameters().attempt_id]
         assert silo(self.folder).receive(self.coordinator.notice(draft=draft)).signature
 
+    @pytest.mark.parametrize("agreed", [None, (1, 2, 3, 4), (1, 2)])
+    def test_survivors_that_this_silo_never_agreed_to_are_not_released(
+        self, agreed: tuple[int, ...] | None
+    ) -> None:
+        """A release charges whom it names, also a silo that was away: it is who survived."""
+        self.mine.agreed = lambda _: agreed
+        answer = self.mine.receive(self.coordinator.notice(draft=draft_release(self.coordinator)))
+        assert not answer.signature
+        assert "survivors are not those that this silo has agreed to" in answer.reason
+
+    def test_an_attempt_is_charged_once(self) -> None:
+        """Else what ends one charge could come after the other's end."""
+        ledger = self.coordinator.book.ledger
+        body = next(one.body for one in ledger.entries if one.kind is Kind.ROUND_INTENT)
+        append(self.coordinator, Kind.ROUND_INTENT, dict(body))
+        answer = self.mine.receive(self.coordinator.notice())
+        assert answer.code == "LedgerIntegrityError"
+        assert "this attempt was charged before" in answer.reason
+
+    @pytest.mark.parametrize(
+        ("kind", "body"),
+        [
+            (Kind.ROUND_ABORT, {"intent": {"a": 1}}),
+            (Kind.ROUND_RELEASE, {"intent": ["x"]}),
+            (Kind.ROUND_INTENT, {"round": 1, "attempt": 0, "plan_digest": {"a": 1}}),
+        ],
+    )
+    def test_words_that_name_nothing_are_refused(self, kind: Kind, body: dict[str, Json]) -> None:
+        """Where a hash belongs there may be anything."""
+        append(self.coordinator, kind, body)
+        assert self.mine.receive(self.coordinator.notice()).code == "LedgerIntegrityError"
+
     def test_what_came_back_is_released_by_nobody(self) -> None:
         """Whether the charge has come back here or only the run's line says so."""
         draft_before = draft_release(self.coordinator)
@@ -545,6 +589,14 @@ class TestTwoDataSets:
         self.coordinator.charge(2, 0)
         assert not second.receive(self.coordinator.notice()).code
         assert spent(second) == 0.0
+
+    def test_nobody_takes_part_out_of_another_data_set_than_was_answered(self) -> None:
+        """Its ledger would remember what the answer does not."""
+        second = self.begun(self.SECOND)
+        self.coordinator.charge(2, 0)
+        assert not second.receive(self.coordinator.notice()).code
+        with pytest.raises(LedgerRefusedError, match="out of another data set"):
+            second.check_round(round_parameters(2), TRAINING)
 
     @pytest.mark.parametrize("is_other_first", [False, True])
     def test_an_open_attempt_counts_after_one_ledger_is_lost(self, is_other_first: bool) -> None:

@@ -93,6 +93,7 @@ def make_learner(folder: Path, declared: int, *, settings: str = SETTINGS) -> Le
             roster=lambda: roster,
             now=now,
             log=get_logger("silo"),
+            agreed=lambda _: None,
         ),
         rng=SeededRng(0),
         log=get_logger("silo"),
