@@ -537,7 +537,9 @@ class ServerRound:
             return short
         liars = self._proven_liars()
         priors = {seat: self._intake.masked[seat].prior for seat in u3}
-        agreed = agreeing(priors, liars=liars.keys(), may_sum=self._may_sum)
+        agreed = agreeing(
+            priors, n_c=self.parameters.n_c, liars=liars.keys(), may_sum=self._may_sum
+        )
         if not agreed:
             stale = [seat for seat in u3 if priors[seat]]
             return self._abort(

@@ -72,13 +72,14 @@ def test_a_sum_over_fewer_silos_than_before_is_not_opened() -> None:
     assert again.aborted.reason is AbortReason.REPEAT
 
 
-def _one_lies(**changes: object) -> Outcome:
-    """Silo 3 names survivors that never were."""
+def _lies(priors: Mapping[int, tuple[int, ...]], **changes: object) -> Outcome:
+    """Some silos name survivors that never were; nobody else's input is shown."""
 
     def lie(seat: int, message: Message) -> Message:
-        if seat != 3 or not isinstance(message, MaskedInput):
+        if seat not in priors or not isinstance(message, MaskedInput):
             return message
-        return messages.signed(replace(message, prior=(1, 2, 3)), FEDERATION.identities[3])
+        named = replace(message, prior=priors[seat])
+        return messages.signed(named, FEDERATION.identities[seat])
 
     parameters = make_parameters(FEDERATION.roster, SPEC, **changes)
     harness = RoundHarness(
@@ -93,7 +94,15 @@ def _one_lies(**changes: object) -> Outcome:
 @pytest.mark.parametrize("organizations", [3, 4])
 def test_a_made_up_prior_costs_its_author_and_nobody_else(organizations: int) -> None:
     """The liar's own upload stays out; the round goes on over four silos of four organizations."""
-    outcome = _one_lies(n_orgs=organizations)
+    _assert_only_3_is_out(_lies({3: (1, 2, 3)}, n_orgs=organizations))
+
+
+def test_nor_where_those_that_it_names_would_be_enough() -> None:
+    """One silo does not get another one left out."""
+    _assert_only_3_is_out(_lies({3: (1, 2, 3, 4)}))
+
+
+def _assert_only_3_is_out(outcome: Outcome) -> None:
     assert outcome.aggregate is not None
     assert outcome.aggregate.survivors == (1, 2, 4, 5)
     assert outcome.aggregate.values["update"].tolist() == [_total(1, 2, 4, 5)] * 2
@@ -101,7 +110,15 @@ def test_a_made_up_prior_costs_its_author_and_nobody_else(organizations: int) ->
 
 def test_without_its_author_the_sum_may_be_of_too_few_organizations() -> None:
     """Then nobody is asked to sign what everybody would refuse."""
-    outcome = _one_lies(n_orgs=5)
+    outcome = _lies({3: (1, 2, 3)}, n_orgs=5)
+    assert outcome.silo_errors == {}
+    assert outcome.aborted is not None
+    assert outcome.aborted.reason is AbortReason.REPEAT
+
+
+def test_with_more_liars_than_n_c_the_sum_may_be_of_too_few_silos() -> None:
+    """Likewise, with organizations enough."""
+    outcome = _lies({3: (1, 2, 3), 4: (1, 2, 4)})
     assert outcome.silo_errors == {}
     assert outcome.aborted is not None
     assert outcome.aborted.reason is AbortReason.REPEAT

@@ -10,10 +10,13 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def chosen(
-    priors: dict[int, tuple[int, ...]], liars: AbstractSet[int] = NOBODY, least: int = 3
+    priors: dict[int, tuple[int, ...]],
+    liars: AbstractSet[int] = NOBODY,
+    least: int = 3,
+    n_c: int = 0,
 ) -> tuple[int, ...]:
     """What is summed if this many silos are enough."""
-    return agreeing(priors, liars=liars, may_sum=lambda seats: len(seats) >= least)
+    return agreeing(priors, n_c=n_c, liars=liars, may_sum=lambda seats: len(seats) >= least)
 
 
 def test_nobody_names_anything() -> None:
@@ -63,3 +66,20 @@ def test_a_proven_liar_may_be_missing() -> None:
     assert chosen(priors | {2: (1, 2, 3)}, {9}) == (1, 2, 3)
     assert chosen(priors | {2: (1, 2, 3, 8)}, {9}) == ()
     assert chosen(priors | {9: ()}, {9}) == (1, 2, 3, 9)
+
+
+@pytest.mark.parametrize("n_c", [1, 2])
+def test_so_many_liars_choose_nobodys_place_but_their_own(n_c: int) -> None:
+    """One more, and the earlier sum is a true one."""
+    uploads: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, 8), ())
+    sum_before = (1, 2, 3, 4, 5)
+    liars = uploads | dict.fromkeys(range(1, n_c + 1), sum_before)
+    assert chosen(liars, n_c=n_c) == tuple(range(n_c + 1, 8))
+    assert chosen(liars, n_c=n_c, least=8 - n_c) == ()
+    assert chosen(liars | {n_c + 1: sum_before}, n_c=n_c) == sum_before
+    assert chosen(liars | {n_c + 1: (*sum_before, 9)}, {9}, n_c=n_c) == sum_before
+
+
+def test_one_silo_that_names_all_who_are_there() -> None:
+    """True or not, the sum is over all."""
+    assert chosen({1: (1, 2, 3), 2: (), 3: ()}, n_c=2) == (1, 2, 3)
