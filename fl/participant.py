@@ -32,7 +32,7 @@ from fl.pipeline import (
     vector_spec,
 )
 from fl.plan import RoundKind, TrainingPlan
-from fl.ports import FloatVector, LocalTask, NamedTensors, SiloMemory, Tensor
+from fl.ports import FloatVector, LocalTask, SiloMemory, Tensor
 from fl.privacy import (
     GRID_MODES,
     UNIT_MODES,
@@ -71,9 +71,9 @@ from secagg.rng import Rng
 # the zero vector plus noise, because staying away would tell (privacy.md 4.1).
 _PUBLIC_FAILURES: Final = (PlanError, RunStateError, SpecMismatchError, VariateLostError)
 
-# How many times the largest value of a silo's own initial model (or 1) a first model may have. Far
-# larger ones take no step of ordinary size: it is lost in rounding, and the model stands still.
-_MOST_AT_FIRST: Final = 64
+# By how many units in the last place of a tensor's largest value a first model may differ from the
+# silo's own initial one: torch draws normal values with another CPU's logarithm.
+_LAST_PLACES: Final = 8
 
 
 class RunParticipant:
@@ -95,6 +95,7 @@ class RunParticipant:
             plan, where staying away would tell what the noise hides.
         most_units: the most units that the silo declares in public: whether it has more may show,
             as no plan chooses it. None: the plan's.
+        first_states: digests of states whose model the silo takes as it is, in round 1.
 
     Attributes:
         saturated: coordinates of the last contribution beyond their range; for the silo's own log.
@@ -115,6 +116,7 @@ class RunParticipant:
         noise: Callable[[], NoiseSource] = NoiseStream,
         least_change: float = 0.0,
         most_units: int | None = None,
+        first_states: frozenset[bytes] = frozenset(),
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm_of(plan)
@@ -127,7 +129,7 @@ class RunParticipant:
         model = task.initial_model(plan.seed)
         division = Division(*split_personal(model, plan.personal))
         self._layout = division.shared
-        self._largest = _MOST_AT_FIRST * max(1.0, _largest(model))
+        self._first_states = first_states
         first = initial_state(plan, model, ())
         self._expected = signature(first)
         self._first = first if plan.standardize else None
@@ -397,16 +399,17 @@ class RunParticipant:
         floating = summed(state)
         TensorLayout.of(floating).flatten(floating)
         if number == 1:
-            self._require_first(state)
+            self._require_first(state, model_hash(self._plan.kind_of(number), state_bytes))
         self._latest = (state_bytes, state)
         return state
 
-    def _require_first(self, state: State) -> None:
-        """Refuse a first state whose every tensor is not what the plan begins with, but the model.
+    def _require_first(self, state: State, state_hash: bytes) -> None:
+        """Refuse a first state that is not what plan and task begin with, or a model not pinned.
 
         Security: whoever may choose what the server's step divides by, or a clip range, makes a
         plan's step as small as it likes: F(S, z) is S again under another hash, which no rule
-        about equal states sees, and two sums over it differ by one silo (docs/protocol.md 8).
+        about equal states sees, and two sums over it differ by one silo (docs/protocol.md 8). So
+        does a model of the server's choice, at which every step is alike (a last layer of -64).
 
         Raises:
             SpecMismatchError: names the tensors.
@@ -422,11 +425,16 @@ class RunParticipant:
                 f"the first state: {', '.join(odd)}: not what a run of this plan begins with; both "
                 "sides need the same version, and a run that goes on keeps its id"
             )
-        if _largest(model) > self._largest:
+        if state_hash in self._first_states:
+            return
+        own = self._task.initial_model(self._plan.seed)
+        odd = [name for name in sorted(own) if not _alike(model[name], own[name])]
+        if odd:
             raise SpecMismatchError(
-                f"the first state: expected a model without values beyond {_MOST_AT_FIRST} times "
-                "the largest of this silo's own initial one (or of 1): steps would be lost in "
-                "rounding"
+                f"the first state: {', '.join(odd)}: not the initial model that this silo's own "
+                "task makes of the plan's seed; both sides need the same version of the task. To "
+                "begin with another model, pin the state in [policy] first_states: "
+                f"{state_hash.hex()}"
             )
 
     def _spec(self, number: int) -> VectorSpec:
@@ -485,6 +493,10 @@ class RunParticipant:
         return self._seat in survivors and self._keeps(number, released.bulk)
 
 
-def _largest(model: NamedTensors) -> float:
-    """Return the largest magnitude among floating tensors, 0 if there are none."""
-    return max((float(np.abs(t).max()) for t in summed(model).values() if t.size), default=0.0)
+def _alike(one: Tensor, own: Tensor) -> bool:
+    """Whether two tensors of one signature are equal, floating ones but for their last places."""
+    if own.dtype.kind != "f" or not own.size:
+        return bool(np.array_equal(one, own))
+    exact = own.astype(np.float64)
+    most = _LAST_PLACES * float(np.spacing(np.abs(own).max()))
+    return bool((np.abs(one.astype(np.float64) - exact) <= most).all())

@@ -119,7 +119,8 @@ class TrainingPlan:
         local: a silo's work in one round.
         rounds: training rounds.
         max_silos: n_max; the ring is sized for so many silos.
-        server_learning_rate: η_g, the server's step size; 0.001 or more, whatever the schedule.
+        server_learning_rate: η_g, the server's step size; 0.001 or more, whatever the schedule,
+            also times the smallest declared class over the largest.
         weighting: how much a silo counts.
         n_cap: examples from which on a silo counts fully; needed for hidden weights.
         declared: silo name to weight class in (0, 1]; needed for declared weights.
@@ -187,13 +188,13 @@ class TrainingPlan:
         patterns = fields.sequence("personal", self.personal)
         personal = tuple(fields.text("personal", one) for one in patterns)
         rate = fields.positive("server_learning_rate", self.server_learning_rate)
-        self.require_moving("server_learning_rate", rate)
         settings = fields.json_copy("algorithm_settings", self.algorithm_settings)
         object.__setattr__(self, "server_learning_rate", rate)
         object.__setattr__(self, "algorithm_settings", settings)
         object.__setattr__(self, "personal", personal)
         object.__setattr__(self, "privacy", fields.json_copy("privacy", self.privacy))
         self._check_weighting()
+        self.require_moving("server_learning_rate", rate * self.least_weight)
         check_privacy(self)
 
     def _check_weighting(self) -> None:
@@ -252,10 +253,24 @@ class TrainingPlan:
         """Return η of the training round after `done` others."""
         return self.local.learning_rate * self.local_schedule.factor_at(done, self.rounds)
 
-    def server_rate(self, done: int) -> float:
-        """Return η_g of the training round after `done` others; the schedule ends at the least."""
+    @property
+    def least_weight(self) -> float:
+        """The smallest declared class as a share of the largest; 1 for other weights.
+
+        By so much the silo of the largest class makes the others' step smaller if it sends zeros.
+        """
+        classes = self.declared.values()
+        return min(classes) / max(classes) if classes else 1.0
+
+    def server_rate(self, done: int, *, least_weight: float = 1.0) -> float:
+        """Return η_g of the training round after `done` others; the schedule ends at the least.
+
+        Args:
+            done: training rounds.
+            least_weight: the smallest weight as a share of the largest, if the algorithm sets them.
+        """
         rate = self.server_learning_rate * self.server_schedule.factor_at(done, self.rounds)
-        return max(rate, LEAST_SERVER_RATE)
+        return max(rate, LEAST_SERVER_RATE / (least_weight * self.least_weight))
 
     @staticmethod
     def require_moving(name: str, step: float) -> None:
@@ -263,13 +278,15 @@ class TrainingPlan:
 
         Args:
             name: of the setting that makes it so small.
-            step: the model's step for each unit of the released mean.
+            step: the model's step for each unit of the released mean, times the smallest weight as
+                a share of the largest.
         """
-        if step < LEAST_SERVER_RATE:
+        if step < LEAST_SERVER_RATE * (1 - 1e-9):  # rounded
             fields.refuse(
                 name,
-                f"a step of at least {LEAST_SERVER_RATE:g} of the released mean: over a model that "
-                "hardly moves, two sums with other survivors differ by one silo's input",
+                f"a step of at least {LEAST_SERVER_RATE:g} of the released mean, also times the "
+                "smallest weight over the largest: over a model that hardly moves, two sums with "
+                "other survivors differ by one silo's input",
                 step,
             )
 

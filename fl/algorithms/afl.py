@@ -57,7 +57,8 @@ class Agnostic:
         """Return the algorithm with `weight_rate` (default 0.1) and `bound` (default 3).
 
         Raises:
-            PlanError: a setting out of range, or weights that are not uniform.
+            PlanError: a setting out of range, weights that are not uniform, or a server step that
+                is next to nothing where one silo has the largest weight, the others the least.
         """
         settings = Settings(plan)
         rate = settings.number("weight_rate", 0.1, 1e-9, 1e3)
@@ -66,7 +67,15 @@ class Agnostic:
         require_no_proximal(plan, because="afl's silos take plain steps")
         if plan.weighting != "uniform":
             fields.refuse("weighting", "'uniform': afl learns the weights", plan.weighting.value)
-        return cls(plan=plan, weight_rate=rate, bound=bound)
+        made = cls(plan=plan, weight_rate=rate, bound=bound)
+        least_step = plan.server_learning_rate * made.least_weight
+        plan.require_moving("server_learning_rate, or algorithm_settings.bound", least_step)
+        return made
+
+    @property
+    def least_weight(self) -> float:
+        """The smallest weight as a share of the largest."""
+        return math.exp(-2 * self.bound)
 
     def traits(self, number: int) -> Traits:  # noqa: ARG002 (of the protocol)
         """Upload the weighted change and the weight; keep the log-weight."""
@@ -100,7 +109,7 @@ class Agnostic:
     def apply(self, state: NamedTensors, sums: Sums) -> State:
         """Move the model by the weighted mean."""
         total = sums.scalars[AGNOSTIC_WEIGHT]
-        rate = self.plan.server_rate(trained_of(state))
+        rate = self.plan.server_rate(trained_of(state), least_weight=self.least_weight)
         moved = moved_model(state, sums.segments[UPDATE] / total, rate)
         moved[MEAN_WEIGHT] = np.array(total / sums.survivors)
         return moved

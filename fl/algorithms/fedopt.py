@@ -109,7 +109,7 @@ def fedopt(plan: "TrainingPlan") -> FedAvg:
     settings.end()
     if adaptive:  # the first step for a small mean: what d adds to v aside
         share = (1 - rule.beta1) / (rule.initial_v**0.5 + tau)
-        step = share * plan.server_rate(plan.rounds - 1)
+        step = share * plan.server_rate(plan.rounds - 1) * plan.least_weight
         plan.require_moving("algorithm_settings (beta1, initial_v, tau)", step)
     require_no_proximal(plan, because="fedopt's silos take plain steps")
     return FedAvg(plan=plan, rule=rule)

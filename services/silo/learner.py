@@ -232,6 +232,7 @@ class Learner:
             rng=self.rng,
             least_change=self.config.policy.least_change,
             most_units=declared_units(privacy_of(plan), self.config.privacy),
+            first_states=self.config.policy.silo_policy().first_states or frozenset(),
         )
 
     def _names(self) -> dict[int, str]:

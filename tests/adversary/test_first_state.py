@@ -27,8 +27,9 @@ from fl.state import (
     model_of,
 )
 from fl.step import initial_state, next_state
-from fl.testing import DictMemory, least_squares_toy
+from fl.testing import DictMemory, LeastSquaresTask, least_squares_toy
 from secagg.ids import RunId
+from secagg.messages import model_hash
 from secagg.parameters import RoundParameters
 from secagg.testing import SeededRng, make_federation, make_parameters
 
@@ -67,7 +68,7 @@ def plan_of(name: str) -> TrainingPlan:
 class Silo:
     """One silo, and what the coordinator asks of it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pins: frozenset[bytes] = frozenset()) -> None:
         self.plan = plan_of(name)
         self.one = RunParticipant(
             self.plan,
@@ -77,6 +78,7 @@ class Silo:
             task=TASK,
             memory=DictMemory(),
             rng=SeededRng(1),
+            first_states=pins,
         )
         run = TrainingRun(self.plan, model=TASK.initial_model(0), names=NAMES)
         self.first = decode_state(run.state, MAX_BYTES)
@@ -95,6 +97,33 @@ class Silo:
     def answers(self, state: State, number: int = 1) -> bool:
         """Train on it; raises what the silo says."""
         return bool(self.one.contribute(self.parameters(number), encode_state(state)))
+
+
+def drawn_model(seed: int) -> dict[str, Any]:
+    """Float32 weights that depend on the seed."""
+    rng = np.random.default_rng(seed)
+    return {"weights": rng.normal(size=1).astype(np.float32)}
+
+
+class DrawnTask(LeastSquaresTask):
+    """The toy with such a model."""
+
+    def initial_model(self, seed: int, /) -> dict[str, Any]:
+        """By the seed."""
+        return drawn_model(seed)
+
+
+def drawn_silo(plan: TrainingPlan) -> RunParticipant:
+    """A silo with such a task."""
+    return RunParticipant(
+        plan,
+        run=RUN,
+        seat=1,
+        names=NAMES,
+        task=DrawnTask(TASK.inputs, TASK.targets),
+        memory=DictMemory(),
+        rng=SeededRng(1),
+    )
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -135,19 +164,55 @@ def test_the_control_a_second_moment_makes_the_step_nothing() -> None:
     assert encode_state(following) != encode_state(made)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_any_model_of_ordinary_size_may_begin_a_run(name: str) -> None:
-    """A run may start from a trained model: the rest is the plan's all the same."""
-    silo = Silo(name)
-    assert silo.answers({**silo.first, "model/weights": np.array([63.0])})
-
-
-@pytest.mark.parametrize("value", [65.0, -65.0, 2.0**60])
-def test_a_model_that_no_step_could_move_is_refused(value: float) -> None:
-    """2^60 plus 8, the most that a clip range lets through at first, is 2^60."""
+@pytest.mark.parametrize("value", [1e-12, -64.0, 2.0**60])
+def test_a_model_of_the_server_s_choice_is_refused(value: float) -> None:
+    """Where a last layer is saturated each round's step is alike, however far the model moves."""
     silo = Silo("fedavg")
-    with pytest.raises(SpecMismatchError, match="lost in rounding"):
+    with pytest.raises(SpecMismatchError, match="weights: not the initial"):
         silo.answers({**silo.first, "model/weights": np.array([value])})
+
+
+def test_another_seed_s_model_is_refused() -> None:
+    """A model that is drawn; in the last places only may it differ (another CPU)."""
+    plan = plan_of("fedavg")
+    first = drawn_model(plan.seed)
+    one = drawn_silo(plan)
+    for found, is_taken in (
+        (first, True),
+        ({name: np.nextafter(part, np.float32(9)) for name, part in first.items()}, True),
+        ({name: part * np.float32(1.0001) for name, part in first.items()}, False),
+        (drawn_model(plan.seed + 1), False),
+    ):
+        state = encode_state(initial_state(plan, found, ()))
+        parameters = make_parameters(
+            ROSTER,
+            vector_spec(plan, 1, sum(part.size for part in first.values())),
+            run=RUN,
+            round=1,
+            n_max=plan.max_silos,
+            training_plan=plan.digest(),
+        )
+        if is_taken:
+            assert one.contribute(parameters, state)
+        else:
+            with pytest.raises(SpecMismatchError, match="not the initial model"):
+                one.contribute(parameters, state)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_pinned_state_may_have_any_model(name: str) -> None:
+    """A run from a trained model: the refusal says what to pin; the rest is the plan's."""
+    plain = Silo(name)
+    trained = {**plain.first, "model/weights": np.array([630.0])}
+    digest = model_hash("training", encode_state(trained))
+    with pytest.raises(SpecMismatchError, match=f"first_states: {digest.hex()}"):
+        plain.answers(trained)
+    odd = {**trained, "range/update": np.array(2.0**-70)}
+    pins = frozenset({digest, model_hash("training", encode_state(odd))})
+    silo = Silo(name, pins)
+    assert silo.answers(trained)
+    with pytest.raises(SpecMismatchError, match="range/update"):
+        silo.answers(odd)
 
 
 @pytest.mark.parametrize("seats", [(1, 1, 2), (2, 1), (1, 2, 3, 4, 5)])

@@ -58,7 +58,7 @@ class Silos:
         self.least_change = least_change
         self.parts = {seat: self.restarted(seat) for seat in self.names}
         self.histories = {seat: SiloHistory() for seat in self.names}
-        model = {"weights": np.ones(SIZE)}
+        model = self.tasks[1].initial_model(self.plan.seed)
         self.state = TrainingRun(self.plan, model=model, names=self.names).state
         self.sent: dict[int, Values] = {}
         self.refusals: dict[int, str] = {}

@@ -289,7 +289,7 @@ def test_a_run_that_every_silo_refuses_fails_with_their_reasons(world: World) ->
     text = RUN.format(algorithm="fedavg", min_silos=5, rounds=1, learning_rate=0.05).partition(
         "[task]"
     )[0]
-    text += '[task]\n[[task.features]]\nname = "age"\nkind = "numeric"\n'
+    text += '[task]\nstandardize = false\n[[task.features]]\nname = "age"\nkind = "numeric"\n'
     text += '[task.target]\nname = "ill"\npositive = "yes"\n'
     path.write_text(text, encoding="utf-8")
     operator = str(world.federation.operator_file)

@@ -256,7 +256,7 @@ class TestQFedAvg:
 class TestAgnostic:
     def test_weights_are_the_exponentiated_gradient_s(self) -> None:
         """After each round w_k / Σ w is the mirror ascent's λ_k, by loss alone."""
-        one = plan("afl", algorithm_settings={"weight_rate": 0.2, "bound": 10})
+        one = plan("afl", algorithm_settings={"weight_rate": 0.2, "bound": 3})
         algorithm, state = algorithm_of(one), state_of(one)
         losses = np.array([[1.0, 3.0], [0.5, 2.0], [0.7, 0.9]])
         kept: list[FloatVector | None] = [None, None]
@@ -289,6 +289,28 @@ class TestAgnostic:
         largest = algorithm.parts(work_of(state, [1.0, 0], loss=1e9))[AGNOSTIC_WEIGHT]
         sent = real_values(AGNOSTIC_WEIGHT, largest, one.max_silos)
         assert all(abs(int(sent[name][0])) <= found[name] for name in sent)
+
+    @pytest.mark.parametrize(("rate", "bound"), [(1.0, 3.5), (0.4, 3), (0.0073, 1), (0.001, 0.1)])
+    def test_a_bound_and_a_rate_do_not_make_one_another_nothing(
+        self, rate: float, bound: float
+    ) -> None:
+        """The floor of the step holds where one silo has the largest weight and sends zeros."""
+        settings = {"algorithm_settings": {"bound": bound}, "server_learning_rate": rate}
+        with pytest.raises(PlanError, match="hardly moves"):
+            algorithm_of(plan("afl", **settings))
+
+    def test_no_schedule_falls_below_that_floor(self) -> None:
+        """e^2 times 0.001 for the bound 1."""
+        one = plan(
+            "afl",
+            algorithm_settings={"bound": 1},
+            server_schedule=Schedule(curve=Curve.EXPONENTIAL, factor=1e-9),
+        )
+        algorithm, state = algorithm_of(one), state_of(one)
+        state["run/trained"] = np.array(2)
+        sums = sums_of({UPDATE: [1.0, 0]}, scalars={AGNOSTIC_WEIGHT: 1.0})
+        moved = model(algorithm.apply(state, sums))[0] - model(state)[0]
+        assert moved == pytest.approx(1e-3 * math.exp(2))
 
     def test_the_log_weight_is_bounded(self) -> None:
         """No silo can take the sum over, nor the quantizer's range."""

@@ -43,6 +43,14 @@ def test_round_trip() -> None:
         assert back.digest() == plan.digest() == plan_hash(plan.document())
 
 
+def test_the_lowest_class_and_the_lowest_rate_each_alone() -> None:
+    """What is exactly at the floor is a plan, also where a quotient is rounded."""
+    classes = {"weighting": "declared", "n_cap": 0}
+    for largest in (1.0, 0.3, 0.7, 1e-7):
+        example(declared={"a": largest, "b": 0.001 * largest}, **classes)
+    example(declared={"a": 0.2, "b": 0.2}, server_learning_rate=0.001, **classes)
+
+
 def test_digest_depends_on_every_field() -> None:
     """Whatever changes, the round's ctx changes."""
     plan = example()
@@ -109,6 +117,9 @@ def test_no_plan_asks_for_a_second_sum_over_the_same_model() -> None:
     )
     for one in falling:
         assert example(rounds=100, server_schedule=one).server_rate(99) == 1e-3
+        classes = {"weighting": "declared", "n_cap": 0, "declared": {"a": 0.5, "b": 0.125}}
+        diluted = example(rounds=100, server_schedule=one, **classes)
+        assert diluted.server_rate(99) == pytest.approx(4e-3)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +158,16 @@ def test_no_json_or_not_canonical(document: bytes) -> None:
         (
             {"weighting": "declared", "n_cap": 0, "declared": {"a": 9e-10, "b": 1e-6}},
             r"declared\.a",
+        ),
+        # Nor do two floors multiply.
+        (
+            {
+                "weighting": "declared",
+                "n_cap": 0,
+                "declared": {"a": 1.0, "b": 0.001},
+                "server_learning_rate": 0.5,
+            },
+            "server_learning_rate.*hardly moves",
         ),
         ({"algorithm_settings": {"x": float("inf")}}, "algorithm_settings"),
         ({"algorithm_settings": 3}, "algorithm_settings"),
