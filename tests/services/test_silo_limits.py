@@ -11,14 +11,16 @@ import pytest
 from fl.errors import SpecMismatchError
 from fl.pipeline import vector_spec
 from fl.plan import LocalPlan, TaskPlan, TrainingPlan
+from fl.state import encode_state
+from fl.step import initial_state
 from fl.testing import toy_task
 from secagg.ids import AttemptId, RunId
 from secagg.journal import SiloHistory
-from secagg.messages import STATE, SUM, RoundOpen, StateNotice
+from secagg.messages import STATE, SUM, RoundOpen, StateNotice, model_hash
 from secagg.policy import SiloPolicy
 from secagg.silo import SiloRound
 from secagg.testing import SeededRng, make_federation, make_parameters
-from services.config import SiloConfig
+from services.config import Policy, SiloConfig
 from services.errors import InvalidRequestError
 from services.observe.logs import get_logger
 from services.silo.learner import Learner
@@ -37,16 +39,26 @@ PLAN = TrainingPlan(
 )
 
 
-def _learner(store: SiloStore, folder: Path) -> Learner:
+def _nothing(*_: object) -> None:
+    """No data set has a budget here."""
+
+
+def _learner(
+    store: SiloStore, folder: Path, *, first_states: tuple[str, ...] | None = None
+) -> Learner:
     settings = SiloConfig(
-        coordinator="127.0.0.1:8443", directory=folder, storage=folder, task="fl.testing:toy_task"
+        coordinator="127.0.0.1:8443",
+        directory=folder,
+        storage=folder,
+        task="fl.testing:toy_task",
+        policy=Policy(first_states=first_states),
     )
     return Learner(
         config=settings,
         seat=1,
         roster=FEDERATION.roster,
         store=store,
-        ledgers=cast("SiloLedgers", SimpleNamespace(check_round=lambda *_: None)),
+        ledgers=cast("SiloLedgers", SimpleNamespace(check_round=_nothing, charge=_nothing)),
         rng=SeededRng(1),
         log=get_logger("silo"),
     )
@@ -63,6 +75,27 @@ def _opening(plan: TrainingPlan, run: RunId, number: int = 1) -> RoundOpen:
         n_max=5,
     )
     return RoundOpen(parameters=parameters, plan=plan.document())
+
+
+def test_a_policy_s_pin_lets_a_run_begin_with_another_model(tmp_path: Path) -> None:
+    """Without it the refusal names what to pin."""
+    run, first = RunId(bytes(16)), toy_task({}).initial_model(0)
+    other = {name: part + 1 for name, part in first.items()}
+    state, parameters = (
+        encode_state(initial_state(PLAN, other, (1,))),
+        _opening(PLAN, run).parameters,
+    )
+    pin = model_hash("training", state).hex()
+    for pins, folder in ((None, "plain"), ((pin,), "pinned")):
+        store = SiloStore(tmp_path / folder)
+        learner = _learner(store, tmp_path, first_states=pins)
+        learner.admit(_opening(PLAN, run))
+        if pins:
+            assert learner.train(parameters, state, bytes(32))
+        else:
+            with pytest.raises(SpecMismatchError, match=f"first_states: {pin}"):
+                learner.train(parameters, state, bytes(32))
+        store.close()
 
 
 def test_the_tables_of_two_runs_are_kept_however_many_are_opened(tmp_path: Path) -> None:
