@@ -21,7 +21,7 @@ def agreeing(
 
     Exactly the survivors that priors name, without proven liars, for then the same sum is opened
     again; n_c + 1 priors, for one of so many is true. Those without a prior, so that made-up priors
-    void no round and choose nobody's place but their authors'.
+    choose nobody's place but their authors'.
 
     Args:
         priors: what each silo that has uploaded names, by seat; empty if it names none.
