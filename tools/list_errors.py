@@ -107,8 +107,10 @@ ACTIONS: Final = {
     "LearningError": "Read the message.",
     "PlanError": _PLAN,
     "SpecMismatchError": (
-        "Both sides must mean the same plan and model: compare task and settings. `policy rule "
-        "least_change`: the model stands still; stop the run, or let the silo lower the rule. "
+        "Both sides must mean the same plan and model: compare task and settings. `the first "
+        "state: … not the initial model`: another version of the task, or a run from another "
+        "model, whose state the silos pin (`first_states`). `policy rule least_change`: the model "
+        "stands still; stop the run, or let the silo lower the rule. "
         "`advice: …`: the totals of a column are not those of the silo's first advice (data have "
         "changed, or a silo lies): use that one, or `describe`."
     ),
